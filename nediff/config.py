@@ -1,0 +1,106 @@
+"""Every setting of a run, validated; `config.yaml` in the run folder is one of these.
+
+The run can be repeated from it alone. Unknown or misspelt settings are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+LossName = Literal["supervised", "sure", "ne_sure", "ne_r2r"]
+DivergenceName = Literal["monte_carlo", "jvp", "exact"]
+SizeName = Literal["tiny", "small", "base", "paper"]
+KindName = Literal["edm", "standardised", "homogeneous"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class DataConfig(_Strict):
+    """What was measured, and how its numbers become unit intensities."""
+
+    source: str
+    """The folder, glob or file the measurements came from (for the record)."""
+    low: float
+    high: float
+    """The data's intensity range: unit = (value − low) / (high − low)."""
+    range_chosen: str
+    """How the range was chosen, in words."""
+    axes: str | None = None
+    channels: int = Field(ge=1)
+    images: int = Field(ge=1)
+    sigma: float = Field(gt=0)
+    """σ_n in unit intensities."""
+    simulate: float | None = None
+    """The images were clean and noise of this level was added once, from the seed."""
+
+
+class NetworkConfig(_Strict):
+    """Which denoiser; see networks/."""
+
+    size: SizeName = "small"
+    kind: KindName = "edm"
+    channels: int = Field(ge=1)
+    sigma_data: float = Field(gt=0)
+    """Standard deviation of the clean images about their means, for the preconditioning."""
+    resolution: int = 64
+    """Only for `paper`, whose attention layers depend on it."""
+
+    @model_validator(mode="after")
+    def _paper_is_edm(self) -> NetworkConfig:
+        if self.size == "paper" and self.kind == "homogeneous":
+            raise ValueError("the paper's network has no homogeneous form")
+        return self
+
+
+class RecipeConfig(_Strict):
+    """What the training minimises; see recipes.py and METHOD.md §2."""
+
+    name: str
+    loss: LossName
+    divergence: DivergenceName = "monte_carlo"
+    weighted: bool = True
+    """Divide each image's loss by its squared noise level."""
+    pool: tuple[int, ...] = (1,)
+    pool_weights: tuple[float, ...] = (1.0,)
+    alpha_min: float = Field(default=0.01, gt=0, le=1)
+    tau: float = Field(default=0.5, gt=0)
+    """Recorruption strength of `ne_r2r`: the least one when `matched`."""
+    matched: bool = False
+    """`ne_r2r` only: draw the level first and use the most contrast that reaches it."""
+
+    @model_validator(mode="after")
+    def _pool_fits(self) -> RecipeConfig:
+        if len(self.pool) != len(self.pool_weights) or min(self.pool, default=0) < 1:
+            raise ValueError("pool needs one positive weight for each factor ≥ 1")
+        return self
+
+
+class TrainingConfig(_Strict):
+    """The optimisation."""
+
+    steps: int = Field(gt=0)
+    """Fixed for the whole run, also when the budget was given in minutes."""
+    minutes: float | None = None
+    """The budget the steps were worked out from, if it was given in minutes."""
+    batch: int = Field(default=16, ge=1)
+    crop: int = Field(default=40, ge=8)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    warmup: int = 50
+    ema: float = Field(default=0.998, ge=0, lt=1)
+    clip: float = 1.0
+    seed: int = 0
+    validate_every: int = Field(default=250, ge=1)
+
+
+class RunConfig(_Strict):
+    """The whole run."""
+
+    version: str
+    data: DataConfig
+    network: NetworkConfig
+    recipe: RecipeConfig
+    training: TrainingConfig

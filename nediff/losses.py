@@ -1,0 +1,107 @@
+"""The losses of METHOD.md §2, as pure functions: per image, shape (B,).
+
+All randomness comes in as tensors: noise or probes like y, α, μ, τ and σ as (B,). Losses in
+measurement space are divided by m, the number of measured values; `supervised`, in image
+space, by n. Dividing by the squared noise level (the weighting) is left to the recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from nediff.divergence import Map, expand, monte_carlo
+from nediff.problem import Problem
+
+Divergence = Callable[[Map, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def _sum_of_squares(residual: Tensor) -> Tensor:
+    return residual.square().flatten(1).sum(1)
+
+
+def rescale(y: Tensor, alpha: Tensor, mu: Tensor, problem: Problem) -> Tensor:
+    """y' = α y + μ A1: a measurement of αx + μ1 with noise ασ."""
+    return expand(alpha) * y + expand(mu) * problem.A1(y)
+
+
+def supervised(denoiser: Map, x: Tensor, sigma: Tensor, noise: Tensor, problem: Problem) -> Tensor:
+    """‖D(Ax + σ η, σ) − x‖² / n: needs clean x; the upper bound in every comparison."""
+    y = problem.A(x) + expand(sigma) * problem.mask_noise(noise)
+    return _sum_of_squares(denoiser(y, sigma) - x) / x[0].numel()
+
+
+def sure(
+    denoiser: Map,
+    y: Tensor,
+    sigma: Tensor,
+    probe: Tensor,
+    problem: Problem,
+    divergence: Divergence = monte_carlo,
+) -> Tensor:
+    """(‖y − A D(y, σ)‖² + 2 σ² div(A∘D)(y, σ) − m σ²) / m.
+
+    Its expectation over the noise of y is E‖A D(y, σ) − A x‖² / m, for any D.
+    """
+    value, div = divergence(
+        lambda u, s: problem.A(denoiser(u, s)), y, sigma, problem.mask_noise(probe)
+    )
+    m, variance = problem.measured(y), sigma.square()
+    return (_sum_of_squares(y - value) + 2 * variance * div) / m - variance
+
+
+def ne_sure(
+    denoiser: Map,
+    y: Tensor,
+    sigma: Tensor,
+    alpha: Tensor,
+    mu: Tensor,
+    probe: Tensor,
+    problem: Problem,
+    divergence: Divergence = monte_carlo,
+) -> Tensor:
+    """`sure` at (y', s) = (αy + μA1, ασ): the paper's loss, unbiased for the MSE at level s."""
+    return sure(denoiser, rescale(y, alpha, mu, problem), alpha * sigma, probe, problem, divergence)
+
+
+def ne_r2r(
+    denoiser: Map,
+    y: Tensor,
+    sigma: Tensor,
+    alpha: Tensor,
+    mu: Tensor,
+    tau: Tensor,
+    noise: Tensor,
+    problem: Problem,
+) -> Tensor:
+    """Recorrupted-to-recorrupted at (α, μ): unbiased for the MSE at level s√(1+τ²), s = ασ.
+
+    With b ~ N(0, I) masked like the noise, y + τσb and y − σb/τ carry independent noise. So
+    ‖A D(α(y + τσb) + μA1, s√(1+τ²)) − (α(y − σb/τ) + μA1)‖² / m − s²(1 + 1/τ²)
+    is an estimate of the error from one network pass, without a divergence.
+    """
+    b = problem.mask_noise(noise)
+    s = alpha * sigma
+    noisier = rescale(y + expand(tau * sigma) * b, alpha, mu, problem)
+    target = rescale(y - expand(sigma / tau) * b, alpha, mu, problem)
+    residual = problem.A(denoiser(noisier, recorrupted_level(s, tau))) - target
+    return _sum_of_squares(residual) / problem.measured(y) - s.square() * (1 + tau**-2)
+
+
+def recorrupted_level(s: Tensor, tau: Tensor) -> Tensor:
+    """s√(1+τ²), the noise level of the recorrupted input."""
+    return s * (1 + tau.square()).sqrt()
+
+
+def matched_contrast(level: Tensor, sigma: Tensor, tau_min: float) -> tuple[Tensor, Tensor]:
+    """(α, τ) that bring a measurement of noise σ to ``level`` with as much contrast as can be.
+
+    α σ √(1+τ²) = level with α = min(1, level / (σ√(1+τ_min²))). Where the measurement is
+    cleaner than the level (a pooled one), the contrast stays full (α = 1) and τ > τ_min
+    makes up the noise, against a target with far less noise than the input: almost
+    supervised training. Otherwise α < 1 shrinks it, as in the paper, with τ = τ_min.
+    """
+    alpha = (level / (sigma * (1 + tau_min**2) ** 0.5)).clamp(max=1.0)
+    tau = ((level / (alpha * sigma)).square() - 1).clamp_min(tau_min**2).sqrt()
+    return alpha, tau

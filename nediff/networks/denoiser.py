@@ -1,0 +1,99 @@
+"""D(y, σ): a network with preconditioning, for images of any size (METHOD.md §3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nediff.divergence import expand
+
+
+class Denoiser(nn.Module):
+    """What every denoiser shares: D(y, σ) for y (B, C, H, W) and σ (B,).
+
+    The image mean m is subtracted before the network and added back after, which makes D
+    exactly equivariant to y → y + μ1. ``mean`` (B,) may be given, so that a tile of a large
+    image can use the mean of the whole. Sizes that the network cannot take are padded by
+    reflection at the right and bottom and cropped again.
+    """
+
+    multiple: int = 1
+
+    def forward(self, y: Tensor, sigma: Tensor, mean: Tensor | None = None) -> Tensor:
+        mean = y.mean(dim=(1, 2, 3)) if mean is None else mean
+        height, width = y.shape[-2:]
+        centred = pad_to_multiple(y - expand(mean), self.multiple)
+        out = self.denoise_centred(centred, sigma)[..., :height, :width]
+        return out + expand(mean)
+
+    def denoise_centred(self, u: Tensor, sigma: Tensor) -> Tensor:
+        """The estimate of x − m from u = y − m."""
+        raise NotImplementedError("a Denoiser defines denoise_centred")
+
+
+def pad_to_multiple(u: Tensor, multiple: int) -> Tensor:
+    """Reflect-pad right and bottom to multiples of ``multiple`` (edge-pad very small images)."""
+    bottom, right = -u.shape[-2] % multiple, -u.shape[-1] % multiple
+    if bottom == 0 and right == 0:
+        return u
+    reflectable = bottom < u.shape[-2] and right < u.shape[-1]
+    return F.pad(u, (0, right, 0, bottom), mode="reflect" if reflectable else "replicate")
+
+
+class EDMDenoiser(Denoiser):
+    """D = m + c_skip u + c_out F(c_in u, σ) with the coefficients of Karras et al. (2022).
+
+    With v = σ² + σ_data²: c_skip = σ_data²/v, c_out = σ σ_data/√v, c_in = 1/√v. Right for
+    A = I, where the answer differs from the input by about σ.
+    """
+
+    def __init__(self, network: nn.Module, sigma_data: float, multiple: int) -> None:
+        super().__init__()
+        self.network, self.sigma_data, self.multiple = network, sigma_data, multiple
+
+    def denoise_centred(self, u: Tensor, sigma: Tensor) -> Tensor:
+        """c_skip u + c_out F(c_in u, σ)."""
+        s = expand(sigma)
+        v = s.square() + self.sigma_data**2
+        c_skip, c_out, c_in = self.sigma_data**2 / v, s * self.sigma_data / v.sqrt(), v.rsqrt()
+        out: Tensor = c_skip * u + c_out * self.network(c_in * u, sigma)
+        return out
+
+
+class StandardisedDenoiser(Denoiser):
+    """D = m + s F((y − m)/s, σ/s), s the standard deviation of y: exactly equivariant.
+
+    An ablation: D(αy + μ1, ασ) = αD(y, σ) + μ1 holds by construction (METHOD.md §6). F is an
+    EDM-preconditioned network for images of standard deviation 1. The standard deviation is
+    taken over the whole image, so this denoiser is not local.
+    """
+
+    def __init__(self, network: nn.Module, multiple: int) -> None:
+        super().__init__()
+        self.standard = EDMDenoiser(network, sigma_data=1.0, multiple=multiple)
+        self.multiple = multiple
+
+    def denoise_centred(self, u: Tensor, sigma: Tensor) -> Tensor:
+        """s F(u/s, σ/s)."""
+        spread = u.square().mean(dim=(1, 2, 3)).sqrt().clamp_min(1e-8)
+        out = self.standard.denoise_centred(u / expand(spread), sigma / spread)
+        return expand(spread) * out
+
+
+class HomogeneousDenoiser(Denoiser):
+    """D = m + u − F(u, σ) with F bias-free and positively homogeneous: exactly equivariant.
+
+    An ablation: F(αu, ασ) = αF(u, σ) because F has no bias, only ReLUs, and sees σ as one
+    more constant channel (METHOD.md §6).
+    """
+
+    def __init__(self, network: nn.Module, multiple: int) -> None:
+        super().__init__()
+        self.network, self.multiple = network, multiple
+
+    def denoise_centred(self, u: Tensor, sigma: Tensor) -> Tensor:
+        """u − F([u, σ1])."""
+        level = expand(sigma).expand(-1, 1, *u.shape[-2:])
+        out: Tensor = u - self.network(torch.cat([u, level], dim=1))
+        return out

@@ -1,0 +1,124 @@
+"""A small noise-conditional residual U-Net that acts locally.
+
+Nothing in it looks at the whole image: no attention and no normalisation over space (only
+over channels, pixel by pixel), so that a tile with a large enough margin gives the same
+answer as the whole image (METHOD.md §3).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class PixelNorm(nn.Module):
+    """Root-mean-square normalisation over channels, at each pixel by itself.
+
+    x ↦ g · x / √(mean_c x² + ε), with one learned gain g per channel; (B, C, H, W) → same.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(channels, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rms = torch.rsqrt(x.square().mean(dim=1, keepdim=True) + 1e-6)
+        return x * rms * self.gain
+
+
+class NoiseEmbedding(nn.Module):
+    """Fourier features of ln σ followed by two dense layers: (B,) → (B, width)."""
+
+    frequencies: Tensor
+
+    def __init__(self, width: int, n_frequencies: int = 16) -> None:
+        super().__init__()
+        frequencies = torch.linspace(math.log(0.25), math.log(4.0), n_frequencies).exp()
+        self.register_buffer("frequencies", frequencies, persistent=False)
+        self.layers = nn.Sequential(
+            nn.Linear(2 * n_frequencies, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()
+        )
+
+    def forward(self, sigma: Tensor) -> Tensor:
+        phase = sigma.log()[:, None] * self.frequencies
+        out: Tensor = self.layers(torch.cat([phase.sin(), phase.cos()], dim=1))
+        return out
+
+
+class ResidualBlock(nn.Module):
+    """x + conv(act(conv(act(norm(x))) · (1 + scale(σ)) + shift(σ)))."""
+
+    def __init__(self, channels: int, embedding: int) -> None:
+        super().__init__()
+        self.norm = PixelNorm(channels)
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.modulate = nn.Linear(embedding, 2 * channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
+        nn.init.zeros_(self.modulate.weight)
+        nn.init.zeros_(self.modulate.bias)
+        nn.init.zeros_(self.conv2.weight)  # every block starts as the identity
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        scale, shift = self.modulate(embedding)[:, :, None, None].chunk(2, dim=1)
+        h = self.conv1(F.silu(self.norm(x)))
+        h = F.silu(torch.addcmul(h + shift, h, scale))
+        out: Tensor = x + self.conv2(h)
+        return out
+
+
+class UNet(nn.Module):
+    """F(u, σ): residual U-Net with additive skips.
+
+    ``stem`` > 1 folds stem×stem pixels into channels first (pixel-unshuffle), so that the
+    widest feature maps are smaller and the convolutions wider: much more network per second
+    on a CPU. ``widths`` are the channels of each level, ``blocks`` the residual blocks per
+    level and direction. Input and output (B, C, H, W), H and W multiples of ``multiple``.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        widths: tuple[int, ...] = (32, 64, 96),
+        blocks: tuple[int, ...] = (2, 2, 2),
+        stem: int = 2,
+        embedding: int = 64,
+    ) -> None:
+        super().__init__()
+        self.stem = stem
+        self.multiple = stem * 2 ** (len(widths) - 1)
+        self.embed = NoiseEmbedding(embedding)
+        self.head = nn.Conv2d(channels * stem**2, widths[0], 3, padding=1)
+        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+
+        def level(width: int, count: int) -> nn.ModuleList:
+            return nn.ModuleList(ResidualBlock(width, embedding) for _ in range(count))
+
+        self.encoder = nn.ModuleList(level(w, n) for w, n in zip(widths, blocks, strict=True))
+        self.down = nn.ModuleList(nn.Conv2d(a, b, 2, stride=2) for a, b in pairs)
+        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in pairs)
+        self.decoder = nn.ModuleList(
+            level(w, n) for w, n in zip(widths[:-1], blocks[:-1], strict=True)
+        )
+        self.norm = PixelNorm(widths[0])
+        self.tail = nn.Conv2d(widths[0], channels * stem**2, 3, padding=1)
+        nn.init.zeros_(self.tail.weight)
+        nn.init.zeros_(self.tail.bias)  # type: ignore[arg-type]
+
+    def forward(self, u: Tensor, sigma: Tensor) -> Tensor:
+        embedding = self.embed(sigma)
+        h = self.head(F.pixel_unshuffle(u, self.stem))
+        skips = []
+        for k, blocks in enumerate(self.encoder):
+            if k > 0:
+                skips.append(h)
+                h = self.down[k - 1](h)
+            for block in blocks:  # type: ignore[attr-defined]
+                h = block(h, embedding)
+        for k in reversed(range(len(self.down))):
+            h = self.up[k](h) + skips.pop()
+            for block in self.decoder[k]:  # type: ignore[attr-defined]
+                h = block(h, embedding)
+        return F.pixel_shuffle(self.tail(F.silu(self.norm(h))), self.stem)
