@@ -34,8 +34,8 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
             product0 & _MASK32,
         )
         k0, k1 = (k0 + _WEYL[0]) & _MASK32, (k1 + _WEYL[1]) & _MASK32
-    shape = torch.broadcast_shapes(c0.shape, c1.shape, c2.shape, c3.shape)
-    return torch.stack([word.expand(shape) for word in (c0, c1, c2, c3)])
+    words: list[Tensor] = list(torch.broadcast_tensors(c0, c1, c2, c3))  # type: ignore[no-untyped-call]
+    return torch.stack(words)
 
 
 def derive_key(*parts: int | str) -> int:

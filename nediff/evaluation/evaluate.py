@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from nediff.data import Measurements
-from nediff.divergence import expand, monte_carlo
+from nediff.divergence import monte_carlo
 from nediff.evaluation.calibration import Calibration
 from nediff.evaluation.metrics import psnr, ssim
-from nediff.losses import sure
 from nediff.randomness import Draws, derive_key, normal_field
 from nediff.restorer import Restorer
 

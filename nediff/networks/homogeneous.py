@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -34,7 +36,7 @@ class HomogeneousUNet(nn.Module):
         super().__init__()
         self.stem = stem
         self.multiple = stem * 2 ** (len(widths) - 1)
-        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        pairs = list(pairwise(widths))
         self.head = nn.Conv2d(in_channels * stem**2, widths[0], 3, padding=1, bias=False)
 
         def level(width: int, count: int) -> nn.Sequential:

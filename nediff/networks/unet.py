@@ -8,6 +8,7 @@ answer as the whole image (METHOD.md §3).
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -91,7 +92,7 @@ class UNet(nn.Module):
         self.multiple = stem * 2 ** (len(widths) - 1)
         self.embed = NoiseEmbedding(embedding)
         self.head = nn.Conv2d(channels * stem**2, widths[0], 3, padding=1)
-        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        pairs = list(pairwise(widths))
 
         def level(width: int, count: int) -> nn.ModuleList:
             return nn.ModuleList(ResidualBlock(width, embedding) for _ in range(count))
@@ -106,6 +107,16 @@ class UNet(nn.Module):
         self.tail = nn.Conv2d(widths[0], channels * stem**2, 3, padding=1)
         nn.init.zeros_(self.tail.weight)
         nn.init.zeros_(self.tail.bias)  # type: ignore[arg-type]
+
+    @property
+    def reach(self) -> int:
+        """How many pixels away, at most, an input pixel can be felt."""
+        levels = len(self.encoder)
+        pixels = 2  # head and tail, in pixels of the stem
+        for k, blocks in enumerate(self.encoder):
+            passes = 2 if k < levels - 1 else 1  # down and up again, or the bottom
+            pixels += 2**k * (2 * len(blocks) * passes + 1)  # type: ignore[arg-type]
+        return self.stem * (pixels + 1)
 
     def forward(self, u: Tensor, sigma: Tensor) -> Tensor:
         embedding = self.embed(sigma)

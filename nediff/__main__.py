@@ -1,0 +1,5 @@
+"""`python -m nediff`."""
+
+from nediff.cli.main import main
+
+main()

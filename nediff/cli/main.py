@@ -1,0 +1,217 @@
+"""`nediff`: the commands. Heavy imports happen inside them, so that --help is quick."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from nediff import __version__
+from nediff.errors import NediffError
+
+app = typer.Typer(
+    name="nediff",
+    help="Restore images, with error bars, learned from your noisy images alone.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class UnitsName(str, Enum):
+    """What a noise level is measured in."""
+
+    fraction = "fraction"
+    data = "data"
+
+
+class Size(str, Enum):
+    """Network sizes."""
+
+    tiny = "tiny"
+    small = "small"
+    base = "base"
+    paper = "paper"
+
+
+class Kind(str, Enum):
+    """Network kinds; the last two are exactly equivariant, for ablations."""
+
+    edm = "edm"
+    standardised = "standardised"
+    homogeneous = "homogeneous"
+
+
+class Solver(str, Enum):
+    """Posterior solvers (METHOD.md §4)."""
+
+    dpm2m = "dpm2m"
+    heun = "heun"
+    euler = "euler"
+    ancestral = "ancestral"
+    paper = "paper"
+
+
+RangeOption = Annotated[
+    Optional[tuple[float, float]],  # noqa: UP045 - typer needs it on Python 3.10
+    typer.Option(
+        "--range",
+        metavar="LOW HIGH",
+        help="Intensity range of the data. Default: (0, 1) for floats, robust percentiles "
+        "for integers; printed and recorded.",
+    ),
+]
+AxesOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(help="Order of the axes of arrays and stacks, such as NHWC, CHW or NHW."),
+]
+SeedOption = Annotated[int, typer.Option(help="Seed of all randomness.")]
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    if version:
+        typer.echo(f"nediff {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def train(
+    data: Annotated[str, typer.Argument(help="Noisy images: a folder, a glob or one file.")],
+    out: Annotated[Path, typer.Option(help="The run folder to write.")],
+    sigma: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(help="Noise level σ: a fraction of the intensity range, or see --units."),
+    ] = None,
+    units: Annotated[UnitsName, typer.Option(help="What --sigma and --simulate are in.")] = (
+        UnitsName.fraction
+    ),
+    minutes: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(help="Time budget; 20 unless --steps is given."),
+    ] = None,
+    steps: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Number of training steps, instead of a time."),
+    ] = None,
+    recipe: Annotated[
+        str, typer.Option(help="default, paper (NE-SURE), sure, or supervised.")
+    ] = "default",
+    size: Annotated[Size, typer.Option(help="Network size.")] = Size.small,
+    kind: Annotated[Kind, typer.Option(help="Network kind.")] = Kind.edm,
+    crop: Annotated[int, typer.Option(min=16, help="Side of the training crops.")] = 40,
+    batch: Annotated[int, typer.Option(min=1, help="Crops per step.")] = 16,
+    seed: SeedOption = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    simulate: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(
+            help="For experiments: DATA are clean; add noise of this level once, by the seed."
+        ),
+    ] = None,
+    range_: RangeOption = None,
+    axes: AxesOption = None,
+) -> None:
+    """Learn to restore from noisy images alone.
+
+    Writes config.yaml, model.safetensors, metrics.csv and what --resume needs into --out.
+    """
+    from nediff.cli.train import TrainRequest, run_train
+    from nediff.training.fit import Plan
+
+    plan = Plan(minutes, steps, recipe, size.value, kind.value, crop, batch, seed=seed)
+    request = TrainRequest(data, out, sigma, units.value, simulate, range_, axes, resume, plan)
+    raise typer.Exit(run_train(request))
+
+
+@app.command()
+def restore(
+    run: Annotated[Path, typer.Argument(help="A run folder made by `nediff train`.")],
+    images: Annotated[str, typer.Argument(help="Noisy images: a folder, a glob or one file.")],
+    out: Annotated[Path, typer.Option(help="Where to write.")],
+    samples: Annotated[int, typer.Option(min=0, help="Posterior samples per image.")] = 0,
+    steps: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=2, help="Noise levels per sample."),
+    ] = None,
+    solver: Annotated[Solver, typer.Option(help="Posterior solver.")] = Solver.dpm2m,
+    seed: SeedOption = 0,
+    axes: AxesOption = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that are there already.")
+    ] = False,
+) -> None:
+    """Restore images, and draw posterior samples of them.
+
+    Writes OUT/restored/<name> in the input's format and type and, with --samples,
+    OUT/mean, OUT/sd and OUT/samples as float32 TIFF in the data's units.
+    """
+    from nediff.cli.restore import RestoreRequest, run_restore
+
+    run_restore(
+        RestoreRequest(run, images, out, samples, steps, solver.value, seed, axes, overwrite)
+    )
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder made by `nediff train`.")],
+    images: Annotated[str, typer.Argument(help="Noisy images (clean ones with --simulate).")],
+    clean: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="The same images without noise, in the same order of names."),
+    ] = None,
+    simulate: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(help="IMAGES are clean: corrupt them once with this noise level."),
+    ] = None,
+    units: Annotated[UnitsName, typer.Option(help="What --simulate is in.")] = UnitsName.fraction,
+    samples: Annotated[int, typer.Option(min=0, help="Samples per image, 0 for none.")] = 8,
+    json_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--json", help="Write the figures to this file."),
+    ] = None,
+    seed: SeedOption = 0,
+    axes: AxesOption = None,
+) -> None:
+    """How good is it? PSNR, SSIM and calibration, or what noisy images alone can say."""
+    from nediff.cli.evaluate import EvaluateRequest, run_evaluate
+
+    run_evaluate(
+        EvaluateRequest(run, images, clean, simulate, units.value, samples, json_file, seed, axes)
+    )
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where to write the report.")] = Path("demo"),
+    minutes: Annotated[float, typer.Option(help="Training time.")] = 3.0,
+) -> None:
+    """Train on noisy photographs for a few minutes and write a report worth looking at."""
+    from nediff.cli.demo import run_demo
+
+    run_demo(out, minutes)
+
+
+def main() -> None:
+    """Entry point: errors of the user become one sentence and exit code 2."""
+    try:
+        app()
+    except NediffError as error:
+        typer.secho(f"nediff: {error}", fg=typer.colors.RED, err=True)
+        sys.exit(2)
+    except OSError as error:
+        # what is left here is the disk's or the system's doing, not a mistake of ours
+        name = f" ({error.filename})" if error.filename else ""
+        typer.secho(f"nediff: {error.strerror or error}{name}", fg=typer.colors.RED, err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.secho("nediff: interrupted", err=True)
+        sys.exit(130)

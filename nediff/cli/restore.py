@@ -1,0 +1,125 @@
+"""`nediff restore`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nediff.cli.console import bar, console
+from nediff.data import ImageFile, list_files, write_like, write_tiff
+from nediff.errors import NediffError
+from nediff.restorer import Restorer
+from nediff.runs import make_folder
+
+Page = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class RestoreRequest:
+    """What the user asked for."""
+
+    run: Path
+    images: str
+    out: Path
+    samples: int
+    steps: int | None
+    solver: str
+    seed: int
+    axes: str | None
+    overwrite: bool
+
+
+def run_restore(request: RestoreRequest) -> None:
+    """Restore every file; all inputs and outputs are checked before the first is written."""
+    restorer = Restorer.load(request.run)
+    steps = request.steps or restorer.sampler.steps
+    restorer.sampler = replace(restorer.sampler, solver=request.solver, steps=steps)
+    files = list_files(request.images, request.axes)
+    channels = restorer.config.network.channels
+    for file in files:
+        if file.channels != channels:
+            raise NediffError(
+                f"{file.name} has {file.channels} channel(s); this run was trained on {channels}."
+            )
+    _refuse_collisions(files, request)
+    make_folder(request.out)
+    with bar() as progress:
+        task = progress.add_task(
+            "restoring", total=sum(f.n_images for f in files) * (1 + request.samples), note=""
+        )
+
+        def advance(file: ImageFile, amount: float) -> None:
+            progress.update(task, advance=amount, note=file.name)
+
+        for file in files:
+            _restore_file(restorer, file, request, advance)
+    console.print(f"{len(files)} file(s) restored into {request.out}")
+
+
+def _outputs(file: ImageFile, request: RestoreRequest) -> dict[str, Path]:
+    stem = Path(file.name).stem
+    paths = {"restored": request.out / "restored" / file.name}
+    if request.samples >= 1:
+        paths["mean"] = request.out / "mean" / f"{stem}.tif"
+        for k in range(request.samples):
+            paths[f"sample {k}"] = request.out / "samples" / f"{stem}_{k}.tif"
+    if request.samples >= 2:
+        paths["sd"] = request.out / "sd" / f"{stem}.tif"
+    return paths
+
+
+def _refuse_collisions(files: list[ImageFile], request: RestoreRequest) -> None:
+    """Two inputs must not write one output, and nothing is overwritten unasked."""
+    seen: dict[Path, str] = {}
+    for file in files:
+        for path in _outputs(file, request).values():
+            if path in seen:
+                raise NediffError(
+                    f"{seen[path]} and {file.name} would both be written to {path}; restore them "
+                    "into different folders."
+                )
+            if path.exists() and not request.overwrite:
+                raise NediffError(
+                    f"{path} exists already; choose another --out or add --overwrite."
+                )
+            seen[path] = file.name
+
+
+def _restore_file(
+    restorer: Restorer,
+    file: ImageFile,
+    request: RestoreRequest,
+    advance: Callable[[ImageFile, float], None],
+) -> None:
+    """All pages of one file; every output is written whole or not at all."""
+    r = restorer.range
+    restored: list[Page] = []
+    drawn: list[Page] = []
+    for y in _pages(file, restorer):
+        restored.append(r.from_unit(restorer.restore(y)))
+        advance(file, 1)
+        if request.samples:
+            drawn.append(r.from_unit(restorer.sample(y, request.samples, request.seed)))
+            advance(file, request.samples)
+    paths = _outputs(file, request)
+    for path in paths.values():
+        make_folder(path.parent)
+    write_like(file, paths["restored"], restored)
+    if request.samples >= 1:
+        write_tiff(paths["mean"], [samples.mean(0) for samples in drawn])
+        for k in range(request.samples):
+            write_tiff(paths[f"sample {k}"], [samples[k] for samples in drawn])
+    if request.samples >= 2:
+        write_tiff(paths["sd"], [samples.std(0, ddof=1) for samples in drawn])
+
+
+def _pages(file: ImageFile, restorer: Restorer) -> Iterator[NDArray[np.float32]]:
+    for page in range(file.n_images):
+        values = file.read(page)
+        if not np.isfinite(values).all():
+            raise NediffError(f"{file.name} has NaN or infinite pixels; mend or leave it out.")
+        yield restorer.range.to_unit(values)

@@ -1,0 +1,184 @@
+"""The measurements as training sees them: numbered images in the unit range, read lazily."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nediff.data.cache import DEFAULT_CACHE_BYTES
+from nediff.data.files import ImageFile
+from nediff.data.ranges import IntensityRange, choose_range
+from nediff.data.scan import Progress, scan
+from nediff.data.simulate import SimulatedNoise
+from nediff.data.sources import Source, list_files
+from nediff.errors import NediffError
+
+
+@dataclass(frozen=True)
+class Window:
+    """A rectangle of one page of a file; ``whole`` if it is all of it."""
+
+    file: ImageFile
+    page: int
+    top: int
+    left: int
+    height: int
+    width: int
+
+    @property
+    def source_name(self) -> str:
+        """The name of the image it is cut from, which its noise belongs to."""
+        return self.file.page_name(self.page)
+
+    @property
+    def name(self) -> str:
+        """Unique: says which rows and columns unless it is the whole image."""
+        if (self.height, self.width) == self.file.size(self.page):
+            return self.source_name
+        rows = f"{self.top}:{self.top + self.height}"
+        return f"{self.source_name}[{rows},{self.left}:{self.left + self.width}]"
+
+
+class Measurements:
+    """Images of equally many channels and any sizes, in the unit range.
+
+    With ``noise``, the files are clean and what comes out is clean + noise.
+    ``within_variance`` is that of the images as they come out, in unit range;
+    ``range_chosen`` says in one line how ``range`` was chosen.
+    """
+
+    def __init__(
+        self,
+        windows: Sequence[Window],
+        range: IntensityRange,
+        range_chosen: str,
+        within_variance: float,
+        noise: SimulatedNoise | None = None,
+    ) -> None:
+        self.windows = windows
+        self.range = range
+        self.range_chosen = range_chosen
+        self.within_variance = within_variance
+        self.noise = noise
+        self.channels = windows[0].file.channels
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __getitem__(self, i: int) -> NDArray[np.float32]:
+        return self.image(i)
+
+    @property
+    def clean(self) -> Measurements | None:
+        """The images without the simulated noise; None where the noise is real."""
+        if self.noise is None:
+            return None
+        variance = max(self.within_variance - self.noise.sigma**2, 0.0)
+        return Measurements(self.windows, self.range, self.range_chosen, variance)
+
+    @property
+    def simulated(self) -> float | None:
+        """The standard deviation of the simulated noise (unit range); None where it is real."""
+        return None if self.noise is None else self.noise.sigma
+
+    def simulate(self, sigma: float, seed: int) -> Measurements:
+        """These images, taken as clean, with white noise of ``sigma`` (unit range) drawn once.
+
+        The noise of a pixel is a function of (seed, image name, position) alone.
+        """
+        if not (math.isfinite(sigma) and sigma > 0):
+            raise NediffError(f"The noise to simulate must be a positive number, not {sigma}.")
+        noise = SimulatedNoise(float(sigma), seed)
+        variance = self.within_variance + sigma**2
+        return Measurements(self.windows, self.range, self.range_chosen, variance, noise)
+
+    @property
+    def min_size(self) -> int:
+        """The smallest side of any image."""
+        return min(min(w.height, w.width) for w in self.windows)
+
+    def name(self, i: int) -> str:
+        """A stable, unique name: ``cells.tif``, or ``cells.tif#3`` for page 3 (from 0)."""
+        return self.windows[i].name
+
+    def size(self, i: int) -> tuple[int, int]:
+        """(H, W), without reading pixels."""
+        return self.windows[i].height, self.windows[i].width
+
+    def image(self, i: int) -> NDArray[np.float32]:
+        """The whole image, (C, H, W)."""
+        return self.crop(i, 0, 0, *self.size(i))
+
+    def crop(self, i: int, top: int, left: int, height: int, width: int) -> NDArray[np.float32]:
+        """A window (C, height, width), equal to the same slice of ``image(i)``."""
+        window = self.windows[i]
+        if min(top, left) < 0 or top + height > window.height or left + width > window.width:
+            raise IndexError(f"crop beyond the edge of {window.name}")
+        top, left = window.top + top, window.left + left
+        stored = window.file.read_crop(window.page, top, left, height, width)
+        values = self.range.to_unit(stored)
+        if self.noise is not None:
+            name = window.source_name
+            values += self.noise.window(name, self.channels, height, width, top, left)
+        return values
+
+    def with_windows(self, windows: Sequence[Window]) -> Measurements:
+        """The same data, other parts of it."""
+        return Measurements(
+            windows, self.range, self.range_chosen, self.within_variance, self.noise
+        )
+
+    def select(self, indices: Iterable[int]) -> Measurements:
+        """A view on some of the images, in the order given."""
+        return self.with_windows([self.windows[i] for i in indices])
+
+
+def open_measurements(
+    source: Source,
+    *,
+    range: tuple[float, float] | IntensityRange | None = None,
+    axes: str | None = None,
+    simulate: float | None = None,
+    seed: int = 0,
+    cache_bytes: int = DEFAULT_CACHE_BYTES,
+    progress: Progress | None = None,
+) -> Measurements:
+    """Find the images of ``source``, look at all of them once, and settle their range.
+
+    With ``simulate`` the images are taken as clean, and white noise of that standard
+    deviation (unit range) is added wherever they are read, by ``seed``.
+    """
+    files = list_files(source, axes, cache_bytes)
+    if range is None:
+        _check_types(files)
+    elif not isinstance(range, IntensityRange):
+        range = IntensityRange(*(float(v) for v in range))
+    found = scan(files, progress)
+    extremes = (found.minimum, found.maximum)
+    chosen, how = choose_range(found.sample, files[0].dtype, range, extremes)
+    variance = found.within_variance / chosen.scale**2
+    clean = Measurements(_all_windows(files), chosen, how, variance)
+    return clean if simulate is None else clean.simulate(simulate, seed)
+
+
+def _all_windows(files: Sequence[ImageFile]) -> list[Window]:
+    return [
+        Window(file, page, 0, 0, *file.size(page))
+        for file in files
+        for page in range(file.n_images)
+    ]
+
+
+def _check_types(files: Sequence[ImageFile]) -> None:
+    """Files of different types hardly share a scale; only the user can know that they do."""
+    first = files[0]
+    for file in files:
+        if file.dtype != first.dtype:
+            raise NediffError(
+                f"{first.name} is of type {first.dtype} but {file.name} of {file.dtype}; convert "
+                "them to one type, or give the intensity range they share."
+            )

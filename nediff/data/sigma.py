@@ -1,0 +1,45 @@
+"""The noise level: from the user's units to the unit range, and whether it is believable."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from nediff.data.measurements import Measurements
+from nediff.data.ranges import IntensityRange
+from nediff.errors import NediffError
+
+Units = Literal["fraction", "data"]
+"""Fractions of the intensity range, or the units of the pixels."""
+
+_SMALLEST = 1e-5
+_SLACK = 1.2
+
+
+def sigma_to_unit(sigma: float, units: Units, range: IntensityRange) -> float:
+    """σ in unit range: "fraction" is that already, "data" is in the units of the pixels."""
+    return sigma if units == "fraction" else sigma / range.scale
+
+
+def check_sigma(sigma: float, measurements: Measurements) -> None:
+    """Refuse a σ (unit range) that cannot be the noise of these measurements."""
+    if not math.isfinite(sigma) or sigma <= 0:
+        raise NediffError(f"The noise level σ must be a positive number, not {sigma:g}.")
+    span = f"the intensity range {measurements.range.low:g} to {measurements.range.high:g}"
+    if sigma > 1:
+        as_data = sigma / measurements.range.scale
+        plausible = as_data >= _SMALLEST and as_data**2 <= _SLACK * measurements.within_variance
+        hint = "if it is in the units of the pixels, say --units data" if plausible else "check it"
+        raise NediffError(f"The noise level σ = {sigma:g} is larger than {span}; {hint}.")
+    if sigma < _SMALLEST:
+        raise NediffError(
+            f"The noise level σ = {sigma:g} is below {_SMALLEST:g} of {span}, practically no "
+            "noise; check its units."
+        )
+    if sigma**2 > _SLACK * measurements.within_variance:
+        total = math.sqrt(measurements.within_variance)
+        raise NediffError(
+            f"The noise level σ = {sigma:g} cannot be right: the noise cannot be larger than the "
+            f"total variation of the data, which is {total:.3g} of {span} (standard deviation "
+            "within an image); give a smaller σ."
+        )

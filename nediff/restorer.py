@@ -1,0 +1,164 @@
+"""The Restorer: what a user keeps of a training run, and uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nediff.config import RunConfig
+from nediff.data import IntensityRange
+from nediff.errors import NediffError
+from nediff.networks import Denoiser, build_denoiser
+from nediff.problem import Problem
+from nediff.runs import load_config, load_weights, save_config, save_weights
+from nediff.sampling import SamplerSettings, sample_posterior
+from nediff.sampling.posterior import Progress
+
+Array = TypeVar("Array", Tensor, NDArray[np.float32])
+
+
+@dataclass(frozen=True)
+class Posterior(Generic[Array]):
+    """What n samples say of each pixel; all shaped like the measurement."""
+
+    mean: Array
+    sd: Array
+    """Unbiased standard deviation of the samples."""
+    lower: Array
+    upper: Array
+    """The interval from the second lowest to the second highest sample (from the lowest to
+    the highest if there are fewer than four)."""
+    coverage: float
+    """The share of true values that interval should hold: (n + 1 − 2k)/(n + 1)."""
+
+
+class Restorer:
+    """problem + denoiser + how it was trained.
+
+    Images go in and come out as NumPy arrays or tensors of shape (H, W), (C, H, W) or
+    (B, C, H, W) in unit intensities, which is what `Measurements` gives; ``range`` converts
+    to and from the data's own units.
+    """
+
+    def __init__(self, problem: Problem, denoiser: Denoiser, config: RunConfig) -> None:
+        self.problem, self.config = problem, config
+        self.denoiser = denoiser.eval()
+        self.sampler = SamplerSettings()
+
+    @property
+    def range(self) -> IntensityRange:
+        """The data's units: unit = (value − low) / (high − low)."""
+        return IntensityRange(self.config.data.low, self.config.data.high)
+
+    @torch.no_grad()
+    def restore(self, y: Array, sigma: float | None = None) -> Array:
+        """The MMSE estimate E[x | y] at noise level ``sigma`` (σ_n unless told)."""
+        batch = self._batch(y)
+        return _like(y, self.denoiser(batch, self._levels(batch, sigma)))
+
+    @torch.no_grad()
+    def sample(
+        self,
+        y: Array,
+        n: int = 1,
+        seed: int | Sequence[int] = 0,
+        sigma: float | None = None,
+        settings: SamplerSettings | None = None,
+        progress: Progress | None = None,
+    ) -> Array:
+        """n posterior samples, (n, *y.shape).
+
+        Sample k depends on the image, the seed and k alone, whatever else is in the batch.
+        ``seed`` may be one number per image.
+        """
+        batch = self._batch(y)
+        seeds = [seed] * len(batch) if isinstance(seed, int) else list(seed)
+        if len(seeds) != len(batch):
+            raise NediffError(f"{len(batch)} images need as many seeds, not {len(seeds)}.")
+        levels = self._levels(batch, sigma)
+        samples = sample_posterior(
+            self.denoiser,
+            batch,
+            levels,
+            self.problem,
+            n,
+            seeds,
+            settings or self.sampler,
+            progress,
+        )
+        return _like(y, samples, leading=(n,))
+
+    def summarise(
+        self, y: Array, n: int = 16, seed: int | Sequence[int] = 0, sigma: float | None = None
+    ) -> Posterior[Array]:
+        """Mean, standard deviation and an interval per pixel, from n ≥ 2 posterior samples."""
+        if n < 2:
+            raise NediffError(f"A spread needs at least 2 samples, not {n}.")
+        samples = torch.as_tensor(self.sample(y, n, seed, sigma))
+        k = 2 if n >= 4 else 1
+        ordered = samples.sort(dim=0).values
+        return Posterior(
+            mean=_like(y, samples.mean(0)),
+            sd=_like(y, samples.std(0)),
+            lower=_like(y, ordered[k - 1]),
+            upper=_like(y, ordered[n - k]),
+            coverage=(n + 1 - 2 * k) / (n + 1),
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write config.yaml, model.safetensors and the card README.md."""
+        from nediff.card import write_card
+
+        save_weights(Path(folder), dict(self.denoiser.named_parameters()))
+        save_config(Path(folder), self.config)
+        write_card(Path(folder), self.config)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Restorer:
+        """Read a run folder; anything wrong with it is said in a sentence."""
+        config = load_config(Path(folder))
+        denoiser = build_denoiser(config.network)
+        load_weights(Path(folder), denoiser)
+        return cls(problem_of(config), denoiser, config)
+
+    def _batch(self, y: Tensor | NDArray[np.float32]) -> Tensor:
+        batch = torch.as_tensor(y)
+        while batch.ndim < 4:
+            batch = batch[None]
+        channels = self.config.network.channels
+        if batch.ndim != 4 or batch.shape[1] != channels:
+            raise NediffError(
+                f"This restorer was trained on images with {channels} channel(s); "
+                f"an array of shape {tuple(y.shape)} does not fit."
+            )
+        device = next(self.denoiser.parameters()).device
+        return batch.to(device, torch.float32)
+
+    def _levels(self, batch: Tensor, sigma: float | None) -> Tensor:
+        level = self.problem.sigma if sigma is None else sigma
+        if not 0 < level <= self.problem.sigma * (1 + 1e-6):
+            raise NediffError(
+                f"σ = {level:g} is outside what was learned: 0 < σ ≤ {self.problem.sigma:g}."
+            )
+        return torch.full((len(batch),), level, device=batch.device)
+
+
+def problem_of(config: RunConfig) -> Problem:
+    """The Problem a configuration describes."""
+    return Problem.denoising(config.data.sigma, config.data.channels)
+
+
+def _like(y: Array, batch: Tensor, leading: tuple[int, ...] = ()) -> Array:
+    """Give a result the type and shape of the measurement it came from."""
+    shaped = batch.reshape(*leading, *y.shape)
+    if isinstance(y, Tensor):
+        return shaped.to(y.device)
+    out: NDArray[np.float32] = shaped.cpu().numpy()
+    return out

@@ -1,0 +1,107 @@
+"""The run folder: what a user keeps, in safe files only (YAML, safetensors, CSV, Markdown).
+
+config.yaml          every setting; the run can be repeated from it
+model.safetensors    the best weights by the held-out noisy images
+state/               what `--resume` needs
+metrics.csv          what happened; tensorboard/ the same for TensorBoard
+README.md            a card: what this is and how to use it
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import yaml
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from nediff.config import RunConfig
+from nediff.data import atomic_path
+from nediff.errors import NediffError
+
+CONFIG_FILE = "config.yaml"
+WEIGHTS_FILE = "model.safetensors"
+
+
+def save_config(folder: Path, config: RunConfig) -> None:
+    """Write config.yaml; the folder is made if need be."""
+    make_folder(folder)
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    with atomic_path(folder / CONFIG_FILE) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def load_config(folder: Path) -> RunConfig:
+    """Read and validate config.yaml."""
+    path = folder / CONFIG_FILE
+    if not folder.is_dir():
+        raise NediffError(f"{folder} is not a run folder: there is no such folder.")
+    if not path.is_file():
+        raise NediffError(f"{folder} is not a run folder: it has no {CONFIG_FILE}.")
+    try:
+        return RunConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise NediffError(f"{path} is not valid YAML ({_first_line(error)}).") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise NediffError(f"{path} is not a valid run: {where}: {first['msg']}.") from error
+
+
+def save_weights(folder: Path, weights: dict[str, Tensor]) -> None:
+    """Write model.safetensors."""
+    make_folder(folder)
+    tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
+    with atomic_path(folder / WEIGHTS_FILE) as temporary:
+        save_file(tensors, temporary)
+
+
+def load_weights(folder: Path, model: nn.Module) -> None:
+    """Fill ``model`` from model.safetensors, checking every name and shape."""
+    path = folder / WEIGHTS_FILE
+    tensors, _ = read_tensors(path)
+    expected = dict(model.named_parameters())
+    if missing := sorted(expected.keys() ^ tensors.keys()):
+        raise NediffError(f"{path} does not fit the network of this run: '{missing[0]}' differs.")
+    with torch.no_grad():
+        for name, parameter in expected.items():
+            copy_checked(parameter, tensors[name], name, path)
+
+
+def copy_checked(target: Tensor, source: Tensor, name: str, path: Path) -> None:
+    """target ← source if the shapes agree, else a sentence."""
+    if target.shape != source.shape:
+        raise NediffError(
+            f"{path} does not fit this network: '{name}' has shape {tuple(source.shape)}, "
+            f"expected {tuple(target.shape)}."
+        )
+    if not torch.isfinite(source).all():
+        raise NediffError(f"{path} is corrupt: '{name}' holds values that are not finite.")
+    target.copy_(source)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors and the metadata of a safetensors file, or a sentence on what is wrong."""
+    if not path.is_file():
+        raise NediffError(f"{path} is missing: the run has not got that far, or lost it.")
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return {k: file.get_tensor(k) for k in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise NediffError(f"{path} is corrupt ({_first_line(error)}).") from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, or say why not."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise NediffError(f"Cannot make the folder {folder}: {reason}.") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,200 @@
+"""From measurements to a Restorer: plan the run, train it, resume it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nediff import __version__
+from nediff.config import DataConfig, NetworkConfig, RunConfig, TrainingConfig
+from nediff.data import Measurements, check_sigma, open_measurements, split
+from nediff.errors import NediffError
+from nediff.networks import build_denoiser
+from nediff.problem import Problem
+from nediff.recipes import recipe_named
+from nediff.restorer import Restorer, problem_of
+from nediff.runs import CONFIG_FILE, save_config
+from nediff.training.loop import Observer, Trainer
+from nediff.training.state import STATE_FILE
+
+VALIDATIONS = 20
+"""How often a run looks at its held-out images."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to train, before the number of steps is known. Give minutes or steps."""
+
+    minutes: float | None = None
+    steps: int | None = None
+    recipe: str = "default"
+    size: str = "small"
+    kind: str = "edm"
+    crop: int = 40
+    batch: int = 16
+    learning_rate: float = 1e-3
+    seed: int = 0
+
+
+def fit(
+    measurements: Measurements | Any,
+    problem: Problem | float,
+    *,
+    minutes: float | None = None,
+    steps: int | None = None,
+    recipe: str = "default",
+    size: str = "small",
+    seed: int = 0,
+    out: str | Path | None = None,
+    observer: Observer | None = None,
+) -> Restorer:
+    """Learn a Restorer from noisy measurements alone.
+
+    ``measurements`` are `Measurements`, or anything `open_measurements` reads (a folder, a
+    file, an array). ``problem`` is a `Problem`, or just σ_n in unit intensities for denoising.
+    Without a budget it trains for 20 minutes. ``out`` is a run folder to keep everything in.
+    """
+    if not isinstance(measurements, Measurements):
+        measurements = open_measurements(measurements)
+    if not isinstance(problem, Problem):
+        problem = Problem.denoising(problem, measurements.channels)
+    plan = Plan(minutes=minutes, steps=steps, recipe=recipe, size=size, seed=seed)
+    config = plan_run(measurements, problem, plan, source="(in memory)")
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        start_folder(folder, config)
+    restorer, _ = run_training(config, measurements, folder, observer)
+    return restorer
+
+
+def plan_run(
+    measurements: Measurements, problem: Problem, plan: Plan, source: str, axes: str | None = None
+) -> RunConfig:
+    """Check the data against the plan and fix every setting, the number of steps too."""
+    check_sigma(problem.sigma, measurements)
+    if problem.channels != measurements.channels:
+        raise NediffError(
+            f"The problem has {problem.channels} channel(s), the data {measurements.channels}."
+        )
+    if measurements.min_size < plan.crop:
+        raise NediffError(
+            f"The smallest image is {measurements.min_size} pixels on a side, smaller than the "
+            f"training crop of {plan.crop}; give a smaller crop (--crop) or leave that image out."
+        )
+    config = _configure(measurements, problem, plan, source, axes)
+    if plan.steps is None:
+        minutes = 20.0 if plan.minutes is None else plan.minutes
+        config = _with_steps(config, steps_within(minutes, config, measurements), minutes)
+    return config
+
+
+def _configure(
+    measurements: Measurements, problem: Problem, plan: Plan, source: str, axes: str | None
+) -> RunConfig:
+    signal_variance = max(measurements.within_variance - problem.sigma**2, 0.0)
+    config = RunConfig(
+        version=__version__,
+        data=DataConfig(
+            source=source,
+            low=measurements.range.low,
+            high=measurements.range.high,
+            range_chosen=measurements.range_chosen,
+            axes=axes,
+            channels=measurements.channels,
+            images=len(measurements),
+            sigma=problem.sigma,
+            simulate=measurements.simulated,
+        ),
+        network=NetworkConfig.model_validate(
+            {
+                "size": plan.size,
+                "kind": plan.kind,
+                "channels": measurements.channels,
+                "sigma_data": max(signal_variance**0.5, 0.02),
+                "resolution": plan.crop,
+            }
+        ),
+        recipe=recipe_named(plan.recipe),
+        training=TrainingConfig(
+            steps=1,
+            batch=plan.batch,
+            crop=plan.crop,
+            learning_rate=plan.learning_rate,
+            seed=plan.seed,
+        ),
+    )
+    return config if plan.steps is None else _with_steps(config, plan.steps, None)
+
+
+def _with_steps(config: RunConfig, steps: int, minutes: float | None) -> RunConfig:
+    every = max(10, -(-steps // VALIDATIONS))
+    training = config.training.model_copy(
+        update={"steps": steps, "minutes": minutes, "validate_every": every}
+    )
+    return config.model_copy(update={"training": training})
+
+
+def steps_within(minutes: float, config: RunConfig, measurements: Measurements) -> int:
+    """How many steps fit: a trial run on throw-away weights, with its share of validation."""
+    if not minutes > 0:
+        raise NediffError(f"The budget must be more than 0 minutes, not {minutes:g}.")
+    trial = _trainer(_with_steps(config, 1000, None), measurements, None)
+    for step in range(3):  # first calls are slow: caches, memory, kernels
+        trial.step(step)
+    started, done = time.perf_counter(), 0
+    while done < 4 or (time.perf_counter() - started < 4.0 and done < 200):
+        trial.step(3 + done)
+        done += 1
+    per_step = (time.perf_counter() - started) / done
+    started = time.perf_counter()
+    trial._validate(None)
+    per_validation = time.perf_counter() - started
+    return max(1, int((60 * minutes - VALIDATIONS * per_validation) / per_step))
+
+
+def start_folder(folder: Path, config: RunConfig) -> None:
+    """Begin a run in ``folder``, unless there is one already."""
+    if (folder / CONFIG_FILE).exists():
+        raise NediffError(
+            f"{folder} already holds a run; add --resume to go on with it, or choose another "
+            "folder with --out."
+        )
+    if folder.exists() and not folder.is_dir():
+        raise NediffError(f"{folder} is a file, not a folder; choose another one with --out.")
+    save_config(folder, config)
+
+
+def run_training(
+    config: RunConfig,
+    measurements: Measurements,
+    folder: Path | None,
+    observer: Observer | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[Restorer, bool]:
+    """Train, or go on training, the run in ``folder``; returns (best so far, finished?)."""
+    trainer = _trainer(config, measurements, folder)
+    if folder is not None and (folder / STATE_FILE).exists():
+        trainer.resume(folder)
+    finished = trainer.run(observer, stop)
+    denoiser = build_denoiser(config.network)
+    with torch.no_grad():
+        for name, parameter in denoiser.named_parameters():
+            parameter.copy_(trainer.best[name])
+    restorer = Restorer(problem_of(config), denoiser, config)
+    if folder is not None:
+        restorer.save(folder)
+    return restorer, finished
+
+
+def _trainer(config: RunConfig, measurements: Measurements, folder: Path | None) -> Trainer:
+    """The split by seed, the device, and the Trainer on them."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    train, heldout = split(measurements, config.training.seed, crop=config.training.crop)
+    return Trainer(config, problem_of(config), train, heldout, folder, accelerator)
