@@ -9,6 +9,7 @@ README.md            a card: what this is and how to use it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nediff.config import RunConfig
-from nediff.data import atomic_path
+from nediff.data import IntensityRange, atomic_path
 from nediff.errors import NediffError
 
 CONFIG_FILE = "config.yaml"
@@ -42,21 +43,20 @@ def load_config(folder: Path) -> RunConfig:
     if not path.is_file():
         raise NediffError(f"{folder} is not a run folder: it has no {CONFIG_FILE}.")
     try:
-        return RunConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        config = RunConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        IntensityRange(config.data.low, config.data.high)
+        return config
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise NediffError(f"{path} is not valid YAML ({_first_line(error)}).") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise NediffError(f"{path} is not a valid run: {where}: {first['msg']}.") from error
+        raise NediffError(f"{path} is not a valid run: {complaint(error)}.") from error
+    except NediffError as error:
+        raise NediffError(f"{path} is not a valid run: {error}") from error
 
 
 def save_weights(folder: Path, weights: dict[str, Tensor]) -> None:
     """Write model.safetensors."""
-    make_folder(folder)
-    tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
-    with atomic_path(folder / WEIGHTS_FILE) as temporary:
-        save_file(tensors, temporary)
+    write_tensors(folder / WEIGHTS_FILE, weights)
 
 
 def load_weights(folder: Path, model: nn.Module) -> None:
@@ -83,6 +83,19 @@ def copy_checked(target: Tensor, source: Tensor, name: str, path: Path) -> None:
     target.copy_(source)
 
 
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file whole or not at all; the folder is made if need be."""
+    make_folder(path.parent)
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    with atomic_path(path) as temporary:
+        try:
+            save_file(plain, temporary, metadata=metadata)
+        except SafetensorError as error:  # how it reports a full or read-only disk
+            raise OSError(_first_line(error)) from error
+
+
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors and the metadata of a safetensors file, or a sentence on what is wrong."""
     if not path.is_file():
@@ -92,6 +105,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {k: file.get_tensor(k) for k in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise NediffError(f"{path} is corrupt ({_first_line(error)}).") from error
+
+
+def complaint(error: ValidationError) -> str:
+    """The first thing pydantic found wrong, in half a sentence."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the settings"
+    return f"{where}: {first['msg']}"
 
 
 def make_folder(folder: Path) -> None:

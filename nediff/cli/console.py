@@ -17,6 +17,13 @@ from rich.progress import (
 )
 
 console = Console(stderr=True, highlight=False)
+results = Console(highlight=False)
+"""What a command was asked for goes to standard output, everything else to standard error."""
+
+
+def say(text: str, where: Console = console) -> None:
+    """A line as it is: no wrapping in the middle, and brackets in file names are no markup."""
+    where.print(text, markup=False, soft_wrap=True)
 
 
 def bar() -> Progress:
@@ -26,7 +33,7 @@ def bar() -> Progress:
         TextColumn("{task.description}"),
         BarColumn(bar_width=28),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}", justify="left"),
+        TextColumn("{task.fields[note]}", justify="left", markup=False),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),

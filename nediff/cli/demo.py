@@ -6,14 +6,13 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image as PILImage
 
 from nediff.cli.console import console, counting
 from nediff.cli.train import train_with_bar
 from nediff.data import IntensityRange, Measurements, atomic_path, open_measurements
 from nediff.evaluation import Evaluation, evaluate_with_truth
+from nediff.evaluation.evaluate import Image
 from nediff.problem import Problem
 from nediff.report import Example, Report, write_report
 from nediff.report.html import overview
@@ -29,7 +28,7 @@ TRAIN = ("astronaut.png", "motorcycle_left.png", "rocket.jpg", "hubble_deep_fiel
 HELD_OUT = {"chelsea.png": (40, 90), "coffee.png": (60, 180)}
 """Photographs kept out of training, and the corner of the 256-pixel square that is shown."""
 SIDE = 256
-SAMPLES = 16
+SAMPLES = 8
 
 
 def run_demo(out: Path, minutes: float) -> None:
@@ -52,9 +51,9 @@ def run_demo(out: Path, minutes: float) -> None:
     console.print("[bold]3/4[/bold] restoring and sampling images that were held out")
     restorer = Restorer.load(run)
     truth = _held_out(out)
-    evaluation = _evaluate(restorer, truth)
+    evaluation, examples = _evaluate(restorer, truth)
     console.print("[bold]4/4[/bold] writing the report")
-    _write(out, restorer, truth, evaluation)
+    _write(out, restorer, evaluation, examples)
     console.print(f"\n[bold]The report is at {(out / 'report.html').resolve()}[/bold]")
 
 
@@ -77,16 +76,21 @@ def _held_out(out: Path) -> Measurements:
     return open_measurements([folder / n for n in HELD_OUT], range=IntensityRange(0, 255))
 
 
-def _evaluate(restorer: Restorer, truth: Measurements) -> Evaluation:
+def _evaluate(restorer: Restorer, truth: Measurements) -> tuple[Evaluation, list[Example]]:
     levels = [SIGMA * f for f in (0.1, 0.2, 0.35, 0.5, 0.75)]
     noisy = truth.simulate(SIGMA, SEED + 1)
+    examples: list[Example] = []
+
+    def keep(i: int, y: Image, estimate: Image, samples: Image) -> None:
+        name = Path(truth.name(i)).stem.capitalize()
+        examples.append(Example(name, y, estimate, samples, truth.image(i)))
+
     with counting("evaluating") as report:
-        return evaluate_with_truth(restorer, noisy, truth, SAMPLES, levels, SEED, report)
+        figures = evaluate_with_truth(restorer, noisy, truth, SAMPLES, levels, SEED, report, keep)
+    return figures, examples
 
 
-def _write(out: Path, restorer: Restorer, truth: Measurements, evaluation: Evaluation) -> None:
-    noisy = truth.simulate(SIGMA, SEED + 1)
-    examples = [_example(restorer, noisy, truth, i) for i in range(len(truth))]
+def _write(out: Path, restorer: Restorer, evaluation: Evaluation, examples: list[Example]) -> None:
     rows = read_metrics(out / "run")
     training = restorer.config.training
     report = Report(
@@ -108,10 +112,3 @@ def _write(out: Path, restorer: Restorer, truth: Measurements, evaluation: Evalu
         overview(report).save(temporary, "PNG", optimize=True)
     with atomic_path(out / "figures.json") as temporary:
         temporary.write_text(json.dumps(evaluation.to_dict(), indent=2) + "\n")
-
-
-def _example(restorer: Restorer, noisy: Measurements, truth: Measurements, i: int) -> Example:
-    y: NDArray[np.float32] = noisy.image(i)
-    samples = restorer.sample(y, SAMPLES, SEED)
-    name = Path(truth.name(i)).stem.capitalize()
-    return Example(name, y, restorer.restore(y), samples, truth.image(i))

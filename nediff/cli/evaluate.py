@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
-from nediff.cli.console import console, counting
+from nediff.cli.console import counting, results, say
 from nediff.data import Measurements, Units, atomic_path, open_measurements, sigma_to_unit
 from nediff.errors import NediffError
 from nediff.evaluation import Evaluation, evaluate_blind, evaluate_with_truth
@@ -39,12 +39,14 @@ def run_evaluate(request: EvaluateRequest) -> None:
     """Measure, print a table, and write the JSON if asked for."""
     if request.clean is not None and request.simulate is not None:
         raise NediffError("Give --clean or --simulate, not both.")
+    if request.json_file is not None and request.json_file.is_dir():
+        raise NediffError(f"{request.json_file} is a folder; give --json the name of a file.")
     restorer = Restorer.load(request.run)
     result = _measure(restorer, request)
-    _print(result)
     if request.json_file is not None:
         with atomic_path(request.json_file) as temporary:
             temporary.write_text(json.dumps(_finite(result.to_dict()), indent=2) + "\n")
+    _print(result)
 
 
 def _open(restorer: Restorer, source: str, axes: str | None) -> Measurements:
@@ -90,9 +92,14 @@ def _refuse_mismatch(noisy: Measurements, clean: Measurements) -> None:
     for i in range(len(noisy)):
         if noisy.size(i) != clean.size(i):
             raise NediffError(
-                f"{noisy.name(i)} is {noisy.size(i)} pixels and its clean partner "
-                f"{clean.name(i)} is {clean.size(i)}."
+                f"{noisy.name(i)} is {_pixels(noisy, i)} and its clean partner {clean.name(i)} "
+                f"is {_pixels(clean, i)}; they must be the same images in the same order of names."
             )
+
+
+def _pixels(measurements: Measurements, i: int) -> str:
+    height, width = measurements.size(i)
+    return f"{width} × {height} pixels"
 
 
 def _print(result: Evaluation) -> None:
@@ -107,21 +114,23 @@ def _print(result: Evaluation) -> None:
                 f"{level.psnr:.2f}",
                 f"{level.ssim:.4f}",
             )
-        console.print(table)
+        results.print(table)
     blind = result.blind
-    console.print(
+    say(
         f"without truth: estimated PSNR {blind.estimated_psnr:.2f} dB (SURE), "
-        f"{blind.predicted_psnr:.2f} dB predicted by the network itself"
+        f"{blind.predicted_psnr:.2f} dB predicted by the network itself",
+        results,
     )
     if result.spread is not None:
         spread = result.spread
-        console.print(
+        say(
             f"error²/variance of {spread.samples} samples: {spread.error2_over_variance:.3f} "
             f"(1 is right); a sample lies {spread.psnr_drop_db:.2f} dB below the estimate "
-            "(3.01 is right)"
+            "(3.01 is right)",
+            results,
         )
         for promised, found in spread.coverage:
-            console.print(f"  {promised:5.1%} intervals hold {found:5.1%} of the true values")
+            say(f"  {promised:5.1%} intervals hold {found:5.1%} of the true values", results)
 
 
 def _finite(value: Any) -> Any:

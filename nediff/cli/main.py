@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, NoReturn, Optional
 
 import typer
 
 from nediff import __version__
+from nediff.cli.signals import Interrupted, handling, interrupt
 from nediff.errors import NediffError
 
 app = typer.Typer(
@@ -68,18 +69,28 @@ AxesOption = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(help="Order of the axes of arrays and stacks, such as NHWC, CHW or NHW."),
 ]
-SeedOption = Annotated[int, typer.Option(help="Seed of all randomness.")]
+SeedOption = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of all randomness.")]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"nediff {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=_print_version,
+            help="Print the version and exit.",
+        ),
     ] = False,
 ) -> None:
-    if version:
-        typer.echo(f"nediff {__version__}")
-        raise typer.Exit
+    """What can be said before any command."""
 
 
 @app.command()
@@ -203,15 +214,22 @@ def demo(
 def main() -> None:
     """Entry point: errors of the user become one sentence and exit code 2."""
     try:
-        app()
+        with handling(interrupt):
+            app()
     except NediffError as error:
-        typer.secho(f"nediff: {error}", fg=typer.colors.RED, err=True)
-        sys.exit(2)
+        _refuse(str(error))
     except OSError as error:
         # what is left here is the disk's or the system's doing, not a mistake of ours
         name = f" ({error.filename})" if error.filename else ""
-        typer.secho(f"nediff: {error.strerror or error}{name}", fg=typer.colors.RED, err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.secho("nediff: interrupted", err=True)
-        sys.exit(130)
+        _refuse(f"{error.strerror or error}{name}.")
+    except MemoryError:
+        _refuse("There is not enough memory for this; try smaller images or fewer samples.")
+    except Interrupted as signal:
+        typer.secho("nediff: interrupted; the files written so far are whole.", err=True)
+        sys.exit(signal.exit_code)
+
+
+def _refuse(sentence: str) -> NoReturn:
+    """One line on standard error, whatever line breaks a library put into it."""
+    typer.secho(f"nediff: {' '.join(sentence.split())}", fg=typer.colors.RED, err=True)
+    sys.exit(2)

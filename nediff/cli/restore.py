@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nediff.cli.console import bar, console
-from nediff.data import ImageFile, list_files, write_like, write_tiff
+from nediff.cli.console import bar, counting, say
+from nediff.data import ImageFile, list_files, scan, write_like, write_tiff
 from nediff.errors import NediffError
 from nediff.restorer import Restorer
 from nediff.runs import make_folder
@@ -38,14 +38,7 @@ def run_restore(request: RestoreRequest) -> None:
     restorer = Restorer.load(request.run)
     steps = request.steps or restorer.sampler.steps
     restorer.sampler = replace(restorer.sampler, solver=request.solver, steps=steps)
-    files = list_files(request.images, request.axes)
-    channels = restorer.config.network.channels
-    for file in files:
-        if file.channels != channels:
-            raise NediffError(
-                f"{file.name} has {file.channels} channel(s); this run was trained on {channels}."
-            )
-    _refuse_collisions(files, request)
+    files = _checked_files(restorer, request)
     make_folder(request.out)
     with bar() as progress:
         task = progress.add_task(
@@ -57,11 +50,28 @@ def run_restore(request: RestoreRequest) -> None:
 
         for file in files:
             _restore_file(restorer, file, request, advance)
-    console.print(f"{len(files)} file(s) restored into {request.out}")
+    say(f"{len(files)} file(s) restored into {request.out}")
+
+
+def _checked_files(restorer: Restorer, request: RestoreRequest) -> list[ImageFile]:
+    """The inputs, all of them whole, and all with a free place to write to."""
+    if request.out.exists() and not request.out.is_dir():
+        raise NediffError(f"{request.out} is a file, not a folder; choose another --out.")
+    files = list_files(request.images, request.axes)
+    channels = restorer.config.network.channels
+    for file in files:
+        if file.channels != channels:
+            raise NediffError(
+                f"{file.name} has {file.channels} channel(s); this run was trained on {channels}."
+            )
+    _refuse_collisions(files, request)
+    with counting("reading images") as report:
+        scan(files, report)
+    return files
 
 
 def _outputs(file: ImageFile, request: RestoreRequest) -> dict[str, Path]:
-    stem = Path(file.name).stem
+    stem = Path(file.name).with_suffix("").as_posix()
     paths = {"restored": request.out / "restored" / file.name}
     if request.samples >= 1:
         paths["mean"] = request.out / "mean" / f"{stem}.tif"
@@ -82,6 +92,10 @@ def _refuse_collisions(files: list[ImageFile], request: RestoreRequest) -> None:
                     f"{seen[path]} and {file.name} would both be written to {path}; restore them "
                     "into different folders."
                 )
+            if path.exists() and file.path is not None and path.samefile(file.path):
+                raise NediffError(
+                    f"The restored {file.name} would replace the noisy one; choose another --out."
+                )
             if path.exists() and not request.overwrite:
                 raise NediffError(
                     f"{path} exists already; choose another --out or add --overwrite."
@@ -99,7 +113,8 @@ def _restore_file(
     r = restorer.range
     restored: list[Page] = []
     drawn: list[Page] = []
-    for y in _pages(file, restorer):
+    for page in range(file.n_images):
+        y = r.to_unit(file.read(page))
         restored.append(r.from_unit(restorer.restore(y)))
         advance(file, 1)
         if request.samples:
@@ -115,11 +130,3 @@ def _restore_file(
             write_tiff(paths[f"sample {k}"], [samples[k] for samples in drawn])
     if request.samples >= 2:
         write_tiff(paths["sd"], [samples.std(0, ddof=1) for samples in drawn])
-
-
-def _pages(file: ImageFile, restorer: Restorer) -> Iterator[NDArray[np.float32]]:
-    for page in range(file.n_images):
-        values = file.read(page)
-        if not np.isfinite(values).all():
-            raise NediffError(f"{file.name} has NaN or infinite pixels; mend or leave it out.")
-        yield restorer.range.to_unit(values)

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-import signal
+import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from rich.progress import Progress, TaskID
 
-from nediff.cli.console import bar, console, counting
+from nediff.cli.console import bar, console, counting, say
+from nediff.cli.signals import Stopper, handling
 from nediff.config import RunConfig
-from nediff.data import IntensityRange, Measurements, Units, open_measurements, sigma_to_unit
+from nediff.data import (
+    IntensityRange,
+    Measurements,
+    Units,
+    check_sigma,
+    open_measurements,
+    sigma_to_unit,
+)
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser, count_parameters
 from nediff.problem import Problem
 from nediff.recipes import recipe_named
 from nediff.runs import CONFIG_FILE, load_config
-from nediff.training.fit import Plan, plan_run, run_training, start_folder
+from nediff.training.fit import (
+    Plan,
+    check_folder,
+    plan_run,
+    refuse_other_data,
+    run_training,
+    start_folder,
+)
+
+Range = tuple[float, float] | IntensityRange
 
 
 @dataclass(frozen=True)
@@ -36,33 +50,6 @@ class TrainRequest:
     axes: str | None
     resume: bool
     plan: Plan
-
-
-class Stopper:
-    """Ctrl-C and SIGTERM ask the loop to stop after the step at hand."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-
-    def __call__(self) -> bool:
-        return self.signal is not None
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        """Remember the signal; a second one is not waited for."""
-        if self.signal is not None:
-            raise KeyboardInterrupt
-        self.signal = number
-
-    @contextmanager
-    def listening(self) -> Iterator[Stopper]:
-        """Catch the signals while the loop runs."""
-        kinds = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(kind, self.handle) for kind in kinds]
-        try:
-            yield self
-        finally:
-            for kind, handler in zip(kinds, before, strict=True):
-                signal.signal(kind, handler)
 
 
 class TrainingBar:
@@ -86,97 +73,147 @@ class TrainingBar:
         self.psnr = f"· held-out ≈ {estimated_psnr:.2f} dB"
         if not console.is_terminal:
             mark = " (best)" if best else ""
-            console.print(f"step {step}: estimated PSNR {estimated_psnr:.2f} dB{mark}")
+            say(f"step {step}: estimated PSNR {estimated_psnr:.2f} dB{mark}")
 
 
 def run_train(request: TrainRequest) -> int:
     """Train or resume; returns the exit code."""
-    refuse_conflicts(request)
-    existing = (request.out / CONFIG_FILE).exists()
-    if existing and not request.resume:
-        raise NediffError(
-            f"{request.out} already holds a run; add --resume to go on with it, or choose "
-            "another folder with --out."
-        )
-    config, measurements = _resumed(request) if existing else _planned(request)
-    if not existing:
+    existing = _existing(request)
+    refuse_conflicts(request, existing)
+    if existing is None:
+        config, measurements = _planned(request)
         start_folder(request.out, config)
+    else:
+        config, measurements = existing, _reopened(request, existing)
     return train_with_bar(config, measurements, request.out)
 
 
-def refuse_conflicts(request: TrainRequest) -> None:
-    """Options that contradict each other, before any data is read."""
+def _existing(request: TrainRequest) -> RunConfig | None:
+    """What the run in --out was begun with, if there is one and it may be gone on with."""
+    check_folder(request.out, new=not request.resume)
+    if not (request.out / CONFIG_FILE).exists():
+        return None
+    return load_config(request.out)
+
+
+def refuse_conflicts(request: TrainRequest, existing: RunConfig | None) -> None:
+    """Options that contradict each other or a run to resume, before any data is read."""
     plan = request.plan
     if plan.minutes is not None and plan.steps is not None:
         raise NediffError("Give --minutes or --steps, not both.")
+    loss = recipe_named(plan.recipe).loss
+    if existing is not None:
+        refuse_changes(plan, existing, request.out)
+        return
     if request.sigma is None and request.simulate is None:
         raise NediffError(
             "How strong is the noise? Give its standard deviation with --sigma, as a fraction of "
             "the intensity range, or in the data's units with --units data."
         )
-    if recipe_named(plan.recipe).loss == "supervised" and request.simulate is None:
+    if loss == "supervised" and request.simulate is None:
         raise NediffError(
             "The supervised recipe needs clean images: give them as DATA, with --simulate."
         )
 
 
-def _open(request: TrainRequest, fixed: IntensityRange | None) -> Measurements:
+def refuse_changes(plan: Plan, config: RunConfig, out: Path) -> None:
+    """A run is gone on with as it was begun: an option that says otherwise is refused.
+
+    One left at its default says nothing.
+    """
+    training, network = config.training, config.network
+    recorded: dict[str, object] = {
+        "minutes": training.minutes,
+        "steps": training.steps,
+        "recipe": config.recipe.name,
+        "size": network.size,
+        "kind": network.kind,
+        "crop": training.crop,
+        "batch": training.batch,
+        "seed": training.seed,
+    }
+    for name, then in recorded.items():
+        now = getattr(plan, name)
+        if now not in (then, getattr(Plan(), name)):
+            was = "without it" if then is None else f"with {then}"
+            raise NediffError(
+                f"{out} was begun {was}, not with --{name} {now}; resume it with the options it "
+                "was begun with, or choose another folder with --out."
+            )
+
+
+def _open(request: TrainRequest, range: Range | None, axes: str | None) -> Measurements:
     with counting("reading images") as report:
-        measurements = open_measurements(
-            request.data, range=fixed or request.range, axes=request.axes, progress=report
-        )
-    if request.simulate is None:
-        return measurements
-    level = sigma_to_unit(request.simulate, request.units, measurements.range)
-    return measurements.simulate(level, request.plan.seed)
+        return open_measurements(request.data, range=range, axes=axes, progress=report)
 
 
 def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements]:
-    measurements = _open(request, None)
+    measurements = _open(request, request.range, request.axes)
     r = measurements.range
-    console.print(
+    say(
         f"{len(measurements)} images, {measurements.channels} channel(s); intensity range "
         f"[{r.low:g}, {r.high:g}]: {measurements.range_chosen}"
     )
+    if request.simulate is not None:
+        level = sigma_to_unit(request.simulate, request.units, r)
+        measurements = measurements.simulate(level, request.plan.seed)
     sigma = request.sigma if request.sigma is not None else request.simulate
     assert sigma is not None  # refuse_conflicts
     level = sigma_to_unit(sigma, request.units, r)
-    console.print(f"noise σ = {level:.4g} of the range, {level * r.scale:.4g} in the data's units")
+    check_sigma(level, measurements)
+    say(f"noise σ = {level:.4g} of the range, {level * r.scale:.4g} in the data's units")
     problem = Problem.denoising(level, measurements.channels)
     if request.plan.steps is None:
-        console.print("measuring the training rate …")
+        say("measuring the training rate …")
     config = plan_run(measurements, problem, request.plan, request.data, request.axes)
     return config, measurements
 
 
-def _resumed(request: TrainRequest) -> tuple[RunConfig, Measurements]:
-    config = load_config(request.out)
-    measurements = _open(request, IntensityRange(config.data.low, config.data.high))
-    found = (len(measurements), measurements.channels, measurements.simulated)
-    recorded = (config.data.images, config.data.channels, config.data.simulate)
-    for name, now, then in zip(("images", "channels", "--simulate"), found, recorded, strict=True):
-        if now != then:
+def _reopened(request: TrainRequest, config: RunConfig) -> Measurements:
+    """The data of a run, opened as it was then; refuses other data."""
+    data = config.data
+    recorded = IntensityRange(data.low, data.high)
+    _refuse_other_levels(request, config, recorded)
+    measurements = _open(request, recorded, request.axes or data.axes)
+    if data.simulate is not None:
+        measurements = measurements.simulate(data.simulate, config.training.seed)
+    refuse_other_data(measurements, config, request.out)
+    say(f"going on with {request.out} as recorded in its {CONFIG_FILE}")
+    return measurements
+
+
+def _refuse_other_levels(request: TrainRequest, config: RunConfig, range: IntensityRange) -> None:
+    """--sigma, --simulate and --range, where given, must be those of the run."""
+    data = config.data
+    pairs = [("sigma", request.sigma, data.sigma), ("simulate", request.simulate, data.simulate)]
+    for name, now, then in pairs:
+        level = None if now is None else sigma_to_unit(now, request.units, range)
+        if level is not None and (then is None or not math.isclose(level, then, rel_tol=1e-6)):
+            was = "without it" if then is None else f"with {then:g}"
             raise NediffError(
-                f"{request.out} was trained on other data ({name}: {then} then, {now} now); "
-                "resume with the same DATA and options."
+                f"{request.out} was begun {was}, not with --{name} {level:g}; resume it with the "
+                "options it was begun with, or choose another folder with --out."
             )
-    console.print(f"going on with {request.out} as recorded in its {CONFIG_FILE}")
-    return config, measurements
+    if request.range is not None and request.range != (range.low, range.high):
+        raise NediffError(
+            f"{request.out} was begun with the intensity range {range.low:g} to {range.high:g}; "
+            "resume it with the same --range or without."
+        )
 
 
 def train_with_bar(config: RunConfig, measurements: Measurements, out: Path) -> int:
     """The loop under a progress bar that Ctrl-C stops cleanly; returns the exit code."""
     parameters = count_parameters(build_denoiser(config.network))
-    console.print(
+    say(
         f"training '{config.network.size}' ({parameters / 1e3:.0f} k parameters), recipe "
         f"'{config.recipe.name}', {config.training.steps} steps"
     )
     stopper = Stopper()
-    with stopper.listening(), bar() as progress:
+    with handling(stopper.handle), bar() as progress:
         task = progress.add_task("training", total=config.training.steps, note="")
         _, finished = run_training(config, measurements, out, TrainingBar(progress, task), stopper)
     if finished:
-        console.print(f"done: {out} (use it with: nediff restore {out} IMAGES --out restored)")
+        say(f"done: {out} (use it with: nediff restore {out} IMAGES --out restored)")
         return 0
-    console.print(f"stopped and saved in {out}; go on with the same command and --resume")
+    say(f"stopped and saved in {out}; go on with the same command and --resume")
     return 128 + (stopper.signal or 0)

@@ -71,6 +71,11 @@ def _forget(_: Any) -> None:
     pass
 
 
+def image_cache(capacity: int) -> Lru[Any]:
+    """Arrays, up to ``capacity`` bytes in all."""
+    return Lru(capacity, _bytes, _forget)
+
+
 def _close(handle: Any) -> None:
     if hasattr(handle, "close"):  # a TiffFile; a memory map goes with its last reference
         handle.close()

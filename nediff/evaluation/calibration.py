@@ -7,6 +7,7 @@ truth is, pixel by pixel, just one more sample. Everything here follows from tha
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ class Calibration:
         self.bin_error = np.zeros(self.bins)
         self.bin_variance = np.zeros(self.bins)
 
-    def add(self, truth: Array, samples: Array, mmse: Array) -> None:
+    def add(self, truth: NDArray[Any], samples: NDArray[Any], mmse: NDArray[Any]) -> None:
         """One image: truth and MMSE estimate (C, H, W), samples (n, C, H, W)."""
         truth, samples = truth.astype(np.float64), samples.astype(np.float64)
         error = np.square(truth - samples.mean(0))
@@ -55,11 +56,20 @@ class Calibration:
         self.sample_error += float(np.square(samples - truth).sum()) / self.n
         self.mmse_error += float(np.square(mmse.astype(np.float64) - truth).sum())
         self.ranks += np.bincount((samples < truth).sum(0).ravel(), minlength=self.n + 1)
-        self._add_to_bins(error.ravel(), variance.ravel())
+        self._add_to_bins(truth, samples)
 
-    def _add_to_bins(self, error: Array, variance: Array) -> None:
+    def _add_to_bins(self, truth: Array, samples: Array) -> None:
+        """Sort pixels by the spread of one half of the samples, judge them by the other half.
+
+        With one half for both, a spread that is small by chance would look too small.
+        """
+        half = self.n // 2
+        sorting, judging = (samples[:half], samples[half:]) if half >= 2 else (samples, samples)
+        error = np.square(truth - judging.mean(0)).ravel() / (1 + 1 / len(judging))
+        variance = judging.var(0, ddof=1).ravel()
         edges = 2 * np.log(np.geomspace(self.low, self.high, self.bins + 1)[1:-1])
-        which = np.searchsorted(edges, np.log(np.maximum(variance, 1e-300)))
+        spread = np.maximum(sorting.var(0, ddof=1).ravel(), 1e-300)
+        which = np.searchsorted(edges, np.log(spread))
         self.bin_count += np.bincount(which, minlength=self.bins)
         self.bin_error += np.bincount(which, weights=error, minlength=self.bins)
         self.bin_variance += np.bincount(which, weights=variance, minlength=self.bins)
@@ -87,18 +97,18 @@ class Calibration:
         return out
 
     def reliability(self, least: float = 0.002) -> list[tuple[float, float, float]]:
-        """(predicted rms error, found rms error, share of pixels) by class of predicted sd.
+        """(predicted error, found error, share of pixels) by class of predicted sd.
 
-        The error is that of the sample mean, so the prediction is sd·√(1 + 1/n). Classes with
-        less than ``least`` of the pixels are left out.
+        Both are root-mean-squares; the error found is that of the mean of n samples, freed of
+        the part that n being finite adds. Classes with less than ``least`` of the pixels are
+        left out.
         """
         out = []
-        inflate = 1 + 1 / self.n
         for count, error, variance in zip(
             self.bin_count, self.bin_error, self.bin_variance, strict=True
         ):
             if count >= max(1, least * self.pixels):
-                predicted, found = np.sqrt(variance / count * inflate), np.sqrt(error / count)
+                predicted, found = np.sqrt(variance / count), np.sqrt(error / count)
                 out.append((float(predicted), float(found), float(count / self.pixels)))
         return out
 

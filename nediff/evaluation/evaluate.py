@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from nediff.data import Measurements
 from nediff.divergence import monte_carlo
@@ -17,6 +18,9 @@ from nediff.randomness import Draws, derive_key, normal_field
 from nediff.restorer import Restorer
 
 Progress = Callable[[int, int], None]
+Image = NDArray[np.float32]
+Keep = Callable[[int, Image, Image, Image], None]
+"""(number, noisy image, estimate, samples): who wants the pictures too."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ def evaluate_with_truth(
     lower_levels: Sequence[float] = (),
     seed: int = 0,
     progress: Progress | None = None,
+    keep: Keep | None = None,
 ) -> Evaluation:
     """PSNR, SSIM and calibration against ``clean``, which lists the same images in order.
 
@@ -94,9 +99,9 @@ def evaluate_with_truth(
             rows[level].append((psnr(y_level, x), psnr(estimate, x), ssim(estimate, x)))
         if calibration is not None:
             drawn = restorer.sample(y, samples, derive_key("evaluate", seed, clean.name(i)))
-            calibration.add(
-                x.astype(np.float64), drawn.astype(np.float64), estimate.astype(np.float64)
-            )
+            calibration.add(x, drawn, estimate)
+            if keep is not None:
+                keep(i, y, estimate, drawn)
         if progress is not None:
             progress(i + 1, len(noisy))
     levels = [Level(s, *np.mean(r, axis=0).tolist()) for s, r in rows.items()]
@@ -122,9 +127,7 @@ def _spread(calibration: Calibration) -> Spread:
     )
 
 
-def _corrupt(
-    x: np.ndarray[Any, np.dtype[np.float32]], level: float, name: str, seed: int
-) -> np.ndarray[Any, np.dtype[np.float32]]:
+def _corrupt(x: Image, level: float, name: str, seed: int) -> Image:
     noise = normal_field([derive_key("evaluate", seed, name)], *x.shape)[0].numpy()
     return (x + level * noise).astype(np.float32)
 

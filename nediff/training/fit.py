@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from nediff import __version__
 from nediff.config import DataConfig, NetworkConfig, RunConfig, TrainingConfig
@@ -18,7 +20,7 @@ from nediff.networks import build_denoiser
 from nediff.problem import Problem
 from nediff.recipes import recipe_named
 from nediff.restorer import Restorer, problem_of
-from nediff.runs import CONFIG_FILE, save_config
+from nediff.runs import CONFIG_FILE, WEIGHTS_FILE, complaint, save_config
 from nediff.training.loop import Observer, Trainer
 from nediff.training.state import STATE_FILE
 
@@ -63,9 +65,13 @@ def fit(
         measurements = open_measurements(measurements)
     if not isinstance(problem, Problem):
         problem = Problem.denoising(problem, measurements.channels)
+    if minutes is not None and steps is not None:
+        raise NediffError("Give minutes or steps, not both.")
     plan = Plan(minutes=minutes, steps=steps, recipe=recipe, size=size, seed=seed)
-    config = plan_run(measurements, problem, plan, source="(in memory)")
     folder = None if out is None else Path(out)
+    if folder is not None:
+        check_folder(folder)
+    config = plan_run(measurements, problem, plan, source="(in memory)")
     if folder is not None:
         start_folder(folder, config)
     restorer, _ = run_training(config, measurements, folder, observer)
@@ -86,7 +92,10 @@ def plan_run(
             f"The smallest image is {measurements.min_size} pixels on a side, smaller than the "
             f"training crop of {plan.crop}; give a smaller crop (--crop) or leave that image out."
         )
-    config = _configure(measurements, problem, plan, source, axes)
+    try:
+        config = _configure(measurements, problem, plan, source, axes)
+    except ValidationError as error:
+        raise NediffError(f"This cannot be trained: {complaint(error)}.") from error
     if plan.steps is None:
         minutes = 20.0 if plan.minutes is None else plan.minutes
         config = _with_steps(config, steps_within(minutes, config, measurements), minutes)
@@ -96,7 +105,6 @@ def plan_run(
 def _configure(
     measurements: Measurements, problem: Problem, plan: Plan, source: str, axes: str | None
 ) -> RunConfig:
-    signal_variance = max(measurements.within_variance - problem.sigma**2, 0.0)
     config = RunConfig(
         version=__version__,
         data=DataConfig(
@@ -115,7 +123,7 @@ def _configure(
                 "size": plan.size,
                 "kind": plan.kind,
                 "channels": measurements.channels,
-                "sigma_data": max(signal_variance**0.5, 0.02),
+                "sigma_data": _sigma_data(measurements, problem.sigma),
                 "resolution": plan.crop,
             }
         ),
@@ -131,19 +139,23 @@ def _configure(
     return config if plan.steps is None else _with_steps(config, plan.steps, None)
 
 
+def _sigma_data(measurements: Measurements, sigma: float) -> float:
+    """The standard deviation of the clean images about their means, as far as it can be told."""
+    return max(math.sqrt(max(measurements.within_variance - sigma**2, 0.0)), 0.02)
+
+
 def _with_steps(config: RunConfig, steps: int, minutes: float | None) -> RunConfig:
     every = max(10, -(-steps // VALIDATIONS))
-    training = config.training.model_copy(
-        update={"steps": steps, "minutes": minutes, "validate_every": every}
-    )
+    changes = {"steps": steps, "minutes": minutes, "validate_every": every}
+    training = TrainingConfig.model_validate(config.training.model_dump() | changes)
     return config.model_copy(update={"training": training})
 
 
 def steps_within(minutes: float, config: RunConfig, measurements: Measurements) -> int:
     """How many steps fit: a trial run on throw-away weights, with its share of validation."""
-    if not minutes > 0:
-        raise NediffError(f"The budget must be more than 0 minutes, not {minutes:g}.")
-    trial = _trainer(_with_steps(config, 1000, None), measurements, None)
+    if not 0 < minutes < math.inf:
+        raise NediffError(f"The budget must be more than 0 minutes and finite, not {minutes:g}.")
+    trial = make_trainer(_with_steps(config, 1000, None), measurements, None)
     for step in range(3):  # first calls are slow: caches, memory, kernels
         trial.step(step)
     started, done = time.perf_counter(), 0
@@ -157,16 +169,45 @@ def steps_within(minutes: float, config: RunConfig, measurements: Measurements) 
     return max(1, int((60 * minutes - VALIDATIONS * per_validation) / per_step))
 
 
-def start_folder(folder: Path, config: RunConfig) -> None:
-    """Begin a run in ``folder``, unless there is one already."""
-    if (folder / CONFIG_FILE).exists():
-        raise NediffError(
-            f"{folder} already holds a run; add --resume to go on with it, or choose another "
-            "folder with --out."
-        )
+def check_folder(folder: Path, new: bool = True) -> None:
+    """Refuse a place where a run cannot be, and with ``new`` one where a run is already."""
     if folder.exists() and not folder.is_dir():
         raise NediffError(f"{folder} is a file, not a folder; choose another one with --out.")
+    if (folder / CONFIG_FILE).exists():
+        if new:
+            raise NediffError(
+                f"{folder} already holds a run; add --resume to go on with it, or choose another "
+                "folder with --out."
+            )
+        return
+    for name in (WEIGHTS_FILE, STATE_FILE):
+        if (folder / name).exists():
+            raise NediffError(
+                f"{folder} holds the {name} of a run that has lost its {CONFIG_FILE}; choose "
+                "another folder with --out."
+            )
+
+
+def start_folder(folder: Path, config: RunConfig) -> None:
+    """Begin a run in ``folder``, unless there is one already."""
+    check_folder(folder)
     save_config(folder, config)
+
+
+def refuse_other_data(measurements: Measurements, config: RunConfig, folder: Path) -> None:
+    """Refuse to go on with a run on other data than it was begun with."""
+    data, network = config.data, config.network
+    variation = _sigma_data(measurements, data.sigma)
+    for name, then, now in (
+        ("images", data.images, len(measurements)),
+        ("channels", data.channels, measurements.channels),
+        ("standard deviation of the images", network.sigma_data, variation),
+    ):
+        if not math.isclose(now, then, rel_tol=1e-6):
+            raise NediffError(
+                f"{folder} was begun on other data ({name}: {then:.7g} then, {now:.7g} now); "
+                "resume it with the same DATA."
+            )
 
 
 def run_training(
@@ -177,21 +218,21 @@ def run_training(
     stop: Callable[[], bool] = lambda: False,
 ) -> tuple[Restorer, bool]:
     """Train, or go on training, the run in ``folder``; returns (best so far, finished?)."""
-    trainer = _trainer(config, measurements, folder)
+    trainer = make_trainer(config, measurements, folder)
     if folder is not None and (folder / STATE_FILE).exists():
         trainer.resume(folder)
     finished = trainer.run(observer, stop)
     denoiser = build_denoiser(config.network)
     with torch.no_grad():
         for name, parameter in denoiser.named_parameters():
-            parameter.copy_(trainer.best[name])
+            parameter.copy_(trainer.shown[name])
     restorer = Restorer(problem_of(config), denoiser, config)
     if folder is not None:
         restorer.save(folder)
     return restorer, finished
 
 
-def _trainer(config: RunConfig, measurements: Measurements, folder: Path | None) -> Trainer:
+def make_trainer(config: RunConfig, measurements: Measurements, folder: Path | None) -> Trainer:
     """The split by seed, the device, and the Trainer on them."""
     from accelerate import Accelerator
 

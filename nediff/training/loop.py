@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from nediff.config import RunConfig
 from nediff.data import Measurements
+from nediff.errors import NediffError
 from nediff.networks import build_denoiser
 from nediff.problem import Problem
 from nediff.randomness import Draws
@@ -97,6 +99,11 @@ class Trainer:
     def _averages(self) -> dict[str, dict[str, Tensor]]:
         return {"ema": self.ema.weights, "best": self.best}
 
+    @property
+    def shown(self) -> dict[str, Tensor]:
+        """The weights to use: the best so far, or the newest before the first validation."""
+        return self.best if self.progress.best_step else self.ema.weights
+
     def step(self, step: int) -> float:
         """One optimisation step; returns the mean loss of the batch."""
         settings = self.config.training
@@ -127,25 +134,34 @@ class Trainer:
     ) -> bool:
         """Train to the last step, or until ``stop()``; True if the run is finished."""
         steps, every = self.config.training.steps, self.config.training.validate_every
-        log = MetricsLog(self.folder, self.progress.step)
-        started, before, recent = time.monotonic(), self.progress.seconds, []
+        started, before = time.monotonic(), self.progress.seconds
         self.model.train()
-        for step in range(self.progress.step, steps):
-            recent.append(self.step(step))
-            if observer is not None:
-                observer.on_step(step + 1, steps, recent[-1])
-            seconds = before + time.monotonic() - started
-            self.progress = replace(self.progress, step=step + 1, seconds=seconds)
-            due, stopping = (step + 1) % every == 0 or step + 1 == steps, stop()
-            if due:
-                psnr = self._validate(observer)
-                log.write(step + 1, seconds, sum(recent) / len(recent), psnr)
-                recent = []
-            if due or stopping:
-                self._save()
-            if stopping and step + 1 < steps:
-                return False
+        with MetricsLog(self.folder, self.progress.step) as log:
+            for step in range(self.progress.step, steps):
+                loss = self.step(step)
+                self.progress = self.progress.after(loss, before + time.monotonic() - started)
+                if observer is not None:
+                    observer.on_step(step + 1, steps, loss)
+                due, stopping = (step + 1) % every == 0 or step + 1 == steps, stop()
+                if due:
+                    self._report(log, observer)
+                if due or stopping:
+                    self._save()
+                if stopping and step + 1 < steps:
+                    return False
         return True
+
+    def _report(self, log: MetricsLog, observer: Observer | None) -> None:
+        """Validate, and write down how the steps since the last time went."""
+        done = self.progress
+        if not math.isfinite(done.loss_sum):
+            raise NediffError(
+                f"The training diverged before step {done.step}: its loss is not finite any more; "
+                "check σ and the data."
+            )
+        psnr = self._validate(observer)
+        log.write(done.step, done.seconds, done.loss_sum / done.loss_count, psnr)
+        self.progress = replace(self.progress, loss_sum=0.0, loss_count=0)
 
     def _validate(self, observer: Observer | None) -> float:
         """Estimated PSNR of the averaged weights; keeps them if they are the best so far."""
@@ -169,5 +185,5 @@ class Trainer:
     def _save(self) -> None:
         if self.folder is None or not self.accelerator.is_main_process:
             return
-        save_weights(self.folder, self.best)
+        save_weights(self.folder, self.shown)
         save_state(self.folder, self.bare_model, self._averages, self.bare_optimizer, self.progress)

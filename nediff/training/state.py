@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from nediff.data import atomic_path
 from nediff.errors import NediffError
-from nediff.runs import copy_checked, make_folder, read_tensors
+from nediff.runs import copy_checked, read_tensors, write_tensors
 
 STATE_FILE = "state/state.safetensors"
 
@@ -29,6 +27,19 @@ class Progress:
     best_step: int = 0
     seconds: float = 0.0
     """Time spent training, over all sessions."""
+    loss_sum: float = 0.0
+    loss_count: int = 0
+    """The losses since the last validation."""
+
+    def after(self, loss: float, seconds: float) -> Progress:
+        """One more step done, at this loss and this time."""
+        return replace(
+            self,
+            step=self.step + 1,
+            seconds=seconds,
+            loss_sum=self.loss_sum + loss,
+            loss_count=self.loss_count + 1,
+        )
 
 
 def save_state(
@@ -49,11 +60,7 @@ def save_state(
             tensors[f"{kind}.{name}"] = weights[name]
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer.{key}.{name}"] = value
-    tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
-    path = folder / STATE_FILE
-    make_folder(path.parent)
-    with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata={"progress": json.dumps(asdict(progress))})
+    write_tensors(folder / STATE_FILE, tensors, {"progress": json.dumps(asdict(progress))})
 
 
 @torch.no_grad()
@@ -75,8 +82,9 @@ def load_state(
             for key in ("momentum", "mean", "square", "count"):
                 value = tensors.get(f"optimizer.{key}.{name}")
                 if value is not None:
-                    home = parameter.device if value.ndim else "cpu"
-                    optimizer.state[parameter][key] = value.to(home)
+                    state = torch.zeros_like(parameter) if key != "count" else torch.zeros(())
+                    copy_checked(state, value, f"{key} of {name}", path)
+                    optimizer.state[parameter][key] = state
     except (KeyError, TypeError, ValueError) as error:
         raise NediffError(f"{path} does not hold the state of this run ({error}).") from error
     return progress

@@ -1,0 +1,52 @@
+"""Ctrl-C and SIGTERM: who hears them, and for how long."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+class Interrupted(BaseException):
+    """Raised by a signal, so that files half-written are removed on the way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """The handler that stops at once."""
+    raise Interrupted(number)
+
+
+@contextmanager
+def handling(handler: Handler) -> Iterator[None]:
+    """Let ``handler`` hear SIGINT and SIGTERM in this block."""
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(kind, handler) for kind in kinds]
+    try:
+        yield
+    finally:
+        for kind, old in zip(kinds, before, strict=True):
+            signal.signal(kind, old)
+
+
+class Stopper:
+    """Asks the training loop to stop after the step at hand; a second signal does not wait."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __call__(self) -> bool:
+        return self.signal is not None
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Remember the first signal; the second stops at once."""
+        if self.signal is not None:
+            interrupt(number, frame)
+        self.signal = number

@@ -1,0 +1,61 @@
+"""The report: everything inside one file, and pictures that show what they say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nediff.evaluation.evaluate import Blind, Evaluation, Level, Spread
+from nediff.report import Example, Report, write_report
+from nediff.report.html import overview
+from nediff.report.pictures import heat, to_picture
+
+
+@pytest.fixture
+def report() -> Report:
+    rng = np.random.default_rng(0)
+    truth = rng.uniform(size=(3, 20, 30))
+    example = Example(
+        "A <b>name</b>",
+        truth + 0.1 * rng.normal(size=truth.shape),
+        truth + 0.02,
+        truth + 0.05 * rng.normal(size=(5, *truth.shape)),
+        truth,
+    )
+    spread = Spread(
+        5, 1.05, 2.9, [(0.33, 0.3), (0.67, 0.66)], [(0.01, 0.011, 0.5), (0.1, 0.09, 0.5)]
+    )
+    levels = [Level(0.02, 34.0, 36.0, 0.95), Level(0.1, 20.0, 28.0, 0.8)]
+    evaluation = Evaluation(1, 0.1, Blind(28.1, 28.0), levels, spread)
+    return Report("Title", "Words.", [example], evaluation, [(10, 20.0), (20, 25.0)], "Footer")
+
+
+def test_report_is_self_contained_and_complete(report: Report, tmp_path: Path) -> None:
+    write_report(report, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    sources = re.findall(r'<img src="([^"]{0,40})', page)
+    assert len(sources) == 8  # noisy, estimate, four samples, sd, truth
+    assert all(s.startswith("data:image/png;base64,") for s in sources)
+    assert not re.search(r'(?:src|href)="https?:', page)
+    assert page.count("<svg") == 4  # PSNR curve, coverage, reliability, training
+    for words in ("MMSE estimate", "sample 4", "standard deviation", "truth", "calibration"):
+        assert words in page
+    assert "A &lt;b&gt;name&lt;/b&gt;" in page
+    assert "1.05" in page
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_pictures_show_the_values(report: Report) -> None:
+    ramp = np.linspace(-0.5, 1.5, 5)[None, None, :]
+    assert np.asarray(to_picture(ramp)).tolist() == [[0, 0, 128, 255, 255]]
+    colour = np.zeros((3, 1, 1))
+    colour[1] = 1.0
+    assert np.asarray(to_picture(colour)).tolist() == [[[0, 255, 0]]]
+    hot = np.asarray(heat(np.array([[[0.0, 0.1]]]), top=0.1)).sum(-1)[0]
+    assert hot[0] < 20
+    assert hot[1] > 600
+    sheet = overview(report)
+    assert sheet.width > 6 * 200
