@@ -39,25 +39,13 @@ METHODS: dict[str, tuple[str, str, dict[str, Any]]] = {
     # name: (words, kind of network, changes to the recipe or its name)
     "supervised": ("supervised (needs clean images)", "edm", {"recipe": "supervised"}),
     "default": ("**ours, the default recipe**", "edm", {"recipe": "default"}),
+    "sure": ("SURE at σ_n only", "edm", {"recipe": "sure"}),
+    "ne_sure": ("NE-SURE (the paper's loss)", "edm", {"loss": "ne_sure"}),
     "ne_r2r": ("NE-R2R", "edm", {"loss": "ne_r2r"}),
     "ne_sure_pool": ("NE-SURE, pooled", "edm", {"loss": "ne_sure", **_POOL}),
-    "ne_sure": ("NE-SURE (the paper), weighted", "edm", {"loss": "ne_sure"}),
-    "sure": ("SURE at σ_n only", "edm", {"recipe": "sure"}),
-    "standardised": (
-        "standardising wrapper (exactly equivariant), SURE",
-        "standardised",
-        {"recipe": "sure"},
-    ),
-    "homogeneous": (
-        "bias-free homogeneous net (exactly equivariant), SURE",
-        "homogeneous",
-        {"recipe": "sure"},
-    ),
-    "ne_r2r_pool": (
-        "NE-R2R, plainly pooled (the prototype's best)",
-        "edm",
-        {"loss": "ne_r2r", **_POOL},
-    ),
+    "standardised": ("standardising wrapper, SURE", "standardised", {"recipe": "sure"}),
+    "homogeneous": ("bias-free homogeneous network, SURE", "homogeneous", {"recipe": "sure"}),
+    "ne_r2r_pool": ("NE-R2R, pooled without matching", "edm", {"loss": "ne_r2r", **_POOL}),
 }
 
 

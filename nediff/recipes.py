@@ -25,7 +25,7 @@ RECIPES: dict[str, RecipeConfig] = {
             name="default",
             loss="ne_r2r",
             matched=True,
-            tau=0.8,
+            tau=1.0,
             pool=(1, 2, 4),
             pool_weights=(0.45, 0.30, 0.25),
         ),

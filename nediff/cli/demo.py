@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image as PILImage
 
-from nediff.cli.console import console, counting
+from nediff.cli.console import counting, say
 from nediff.cli.train import train_with_bar
 from nediff.data import IntensityRange, Measurements, atomic_path, open_measurements
 from nediff.evaluation import Evaluation, evaluate_with_truth
@@ -34,9 +34,9 @@ SAMPLES = 8
 def run_demo(out: Path, minutes: float) -> None:
     """Corrupt once, train on the noisy images only, restore, sample, report."""
     make_folder(out)
-    console.print(f"[bold]1/4[/bold] noisy photographs: σ = {SIGMA}, drawn once")
+    say(f"1/4 noisy photographs: σ = {SIGMA}, drawn once")
     noisy = open_measurements([_photograph(n) for n in TRAIN], range=(0, 255), simulate=SIGMA)
-    console.print("[bold]2/4[/bold] training on the noisy images only")
+    say("2/4 training on the noisy images only")
     run = out / "run"
     shutil.rmtree(run, ignore_errors=True)
     config = plan_run(
@@ -48,13 +48,13 @@ def run_demo(out: Path, minutes: float) -> None:
     start_folder(run, config)
     if code := train_with_bar(config, noisy, run):
         raise SystemExit(code)
-    console.print("[bold]3/4[/bold] restoring and sampling images that were held out")
+    say("3/4 restoring and sampling images that were held out")
     restorer = Restorer.load(run)
     truth = _held_out(out)
     evaluation, examples = _evaluate(restorer, truth)
-    console.print("[bold]4/4[/bold] writing the report")
+    say("4/4 writing the report")
     _write(out, restorer, evaluation, examples)
-    console.print(f"\n[bold]The report is at {(out / 'report.html').resolve()}[/bold]")
+    say(f"\nThe report is at {(out / 'report.html').resolve()}")
 
 
 def _photograph(name: str) -> Path:

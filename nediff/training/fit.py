@@ -146,7 +146,8 @@ def _sigma_data(measurements: Measurements, sigma: float) -> float:
 
 def _with_steps(config: RunConfig, steps: int, minutes: float | None) -> RunConfig:
     every = max(10, -(-steps // VALIDATIONS))
-    changes = {"steps": steps, "minutes": minutes, "validate_every": every}
+    ema = min(max(1 - 12 / steps, 0.0), 0.9995)  # the average is over the last twelfth or so
+    changes = {"steps": steps, "minutes": minutes, "validate_every": every, "ema": ema}
     training = TrainingConfig.model_validate(config.training.model_dump() | changes)
     return config.model_copy(update={"training": training})
 
