@@ -83,6 +83,8 @@ def measure_rates(data: Path, rounds: int = 8) -> dict[str, float]:
 
     torch.set_num_threads(1)
     noisy = open_training(data)
+    for i in range(len(noisy)):  # decoded images and their noise are kept after the first use
+        noisy.image(i)
     trainers = {m: make_trainer(config_of(m, data, 1000), noisy, None) for m in METHODS}
     seconds: dict[str, list[float]] = {m: [] for m in METHODS}
     for round_ in range(rounds + 1):
