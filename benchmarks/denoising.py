@@ -45,6 +45,7 @@ METHODS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ne_sure_pool": ("NE-SURE, pooled", "edm", {"loss": "ne_sure", **_POOL}),
     "standardised": ("standardising wrapper, SURE", "standardised", {"recipe": "sure"}),
     "homogeneous": ("bias-free homogeneous network, SURE", "homogeneous", {"recipe": "sure"}),
+    "default_adam": ("ours, trained with Adam", "edm", {"recipe": "default"}),
     "ne_r2r_pool": ("NE-R2R, pooled without matching", "edm", {"loss": "ne_r2r", **_POOL}),
 }
 
@@ -72,7 +73,10 @@ def config_of(method: str, data: Path, steps: int) -> Any:
     noisy = open_training(data)
     plan = Plan(steps=steps, kind=METHODS[method][1], seed=SEED)
     config = plan_run(noisy, Problem.denoising(SIGMA), plan, "bsd400_gray")
-    return config.model_copy(update={"recipe": recipe_of(method)})
+    changes: dict[str, Any] = {"recipe": recipe_of(method)}
+    if method.endswith("_adam"):
+        changes["training"] = config.training.model_copy(update={"optimizer": "adam"})
+    return config.model_copy(update=changes)
 
 
 def measure_rates(data: Path, rounds: int = 8) -> dict[str, float]:
@@ -220,6 +224,10 @@ def _difference(a: dict[str, Any], b: dict[str, Any]) -> list[float]:
     return [x["psnr"] - y["psnr"] for x, y in pairs]
 
 
+def steps_of(method: str, rates: dict[str, float], minutes: float) -> int:
+    return int(60 * minutes / rates[method])
+
+
 def run_all(arguments: argparse.Namespace, methods: Sequence[str]) -> None:
     """Two pieces at a time, each a process with one thread."""
     rates_file = WORK / "rates.json"
@@ -229,13 +237,13 @@ def run_all(arguments: argparse.Namespace, methods: Sequence[str]) -> None:
     rates = json.loads(rates_file.read_text())
     waiting = [m for m in methods if not (OUT / "pieces" / f"{m}.json").exists()]
     for method in waiting:
-        steps = int(60 * arguments.minutes / rates[method])
-        print(f"{method}: {1e3 * rates[method]:.0f} ms per step, {steps} steps", flush=True)
+        steps = steps_of(method, rates, arguments.minutes)
+        print(f"{method}: {steps} steps", flush=True)
     running: list[tuple[str, subprocess.Popen[bytes]]] = []
     while waiting or running:
         while waiting and len(running) < 2:
             method = waiting.pop(0)
-            steps = int(60 * arguments.minutes / rates[method])
+            steps = steps_of(method, rates, arguments.minutes)
             command = [sys.executable, "-m", "benchmarks.denoising", "--piece", method]
             command += ["--steps", str(steps), "--minutes", str(arguments.minutes)]
             command += ["--data", str(arguments.data)]

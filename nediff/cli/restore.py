@@ -118,7 +118,8 @@ def _restore_file(
         restored.append(r.from_unit(restorer.restore(y)))
         advance(file, 1)
         if request.samples:
-            drawn.append(r.from_unit(restorer.sample(y, request.samples, request.seed)))
+            samples = restorer.sample(y, request.samples, request.seed)
+            drawn.append(r.from_unit(samples).astype(np.float32))
             advance(file, request.samples)
     paths = _outputs(file, request)
     for path in paths.values():

@@ -62,7 +62,7 @@ class Trainer:
         self.accelerator = accelerator
         settings, recipe = config.training, config.recipe
         model = build_denoiser(config.network, settings.seed)
-        optimizer = build_optimizer(model, settings.learning_rate)
+        optimizer = build_optimizer(model, settings.learning_rate, settings.optimizer)
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.ema = EMA(self.bare_model, settings.ema)
         self.batches = BatchSource(

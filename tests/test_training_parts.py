@@ -1,0 +1,178 @@
+"""Optimizer, learning rate, averages, batches and validation, each against what it should be."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nediff.data import Measurements, open_measurements
+from nediff.pooling import pool
+from nediff.problem import Problem
+from nediff.training.batches import BatchSource
+from nediff.training.ema import EMA
+from nediff.training.optimizer import build_optimizer, orthogonalise
+from nediff.training.schedule import learning_rate
+from nediff.training.validation import SureValidation
+
+
+def small_model() -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential()
+    model.add_module("head", nn.Conv2d(1, 4, 3, padding=1))
+    model.add_module("middle", nn.Conv2d(4, 4, 3, padding=1))
+    model.add_module("tail", nn.Conv2d(4, 1, 3, padding=1))
+    return model
+
+
+@pytest.mark.parametrize("shape", [(8, 30), (30, 8), (16, 16)])
+def test_orthogonalise_brings_singular_values_near_one(shape: tuple[int, int]) -> None:
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    out = orthogonalise(matrix)
+    values = torch.linalg.svdvals(out)
+    assert values.min() > 0.5
+    assert values.max() < 1.3
+    u, _, vt = torch.linalg.svd(matrix, full_matrices=False)
+    cosine = (out * (u @ vt)).sum() / out.norm() / (u @ vt).norm()
+    assert cosine > 0.95
+    torch.testing.assert_close(orthogonalise(100 * matrix), out, rtol=1e-3, atol=1e-4)
+
+
+def test_the_adam_half_is_adam() -> None:
+    ours, theirs = small_model(), small_model()
+    first = build_optimizer(ours, 1e-3, "adam")
+    second = torch.optim.Adam(theirs.parameters(), lr=1e-3, betas=(0.9, 0.99))
+    x = torch.randn(2, 1, 6, 6)
+    for _ in range(5):
+        for model, optimizer in ((ours, first), (theirs, second)):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_muon_takes_the_inner_kernels_only_and_learns() -> None:
+    model = small_model()
+    optimizer = build_optimizer(model, 1e-3, "muon")
+    kinds = {g["kind"]: {id(p) for p in g["params"]} for g in optimizer.param_groups}
+    named = dict(model.named_parameters())
+    assert kinds["muon"] == {id(named["middle.weight"])}
+    assert len(kinds["adam"]) == 5
+    x = torch.randn(8, 1, 8, 8)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = (model(x) - x).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_learning_rate_warms_up_and_ends_at_zero() -> None:
+    rates = [learning_rate(k, 1000, 1e-3, 50) for k in range(1000)]
+    assert rates[0] == pytest.approx(1e-3 / 50, rel=0.01)
+    assert max(rates) == pytest.approx(1e-3, rel=0.02)
+    assert rates[49] > rates[48] > rates[47]
+    assert rates[500] == pytest.approx(0.5e-3, rel=0.01)
+    assert 0 < rates[-1] < 1e-8
+    short = [learning_rate(k, 10, 1.0, 50) for k in range(10)]
+    assert max(short) > 0.8  # a short run warms up in a fifth of its steps
+
+
+def test_average_follows_the_weights() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    ema = EMA(model, 0.9)
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    start = ema.weights["weight"].item()
+    expected = start
+    for step in range(30):
+        decay = min(0.9, (step + 1) / (step + 10))
+        expected = decay * expected + (1 - decay)
+        ema.update(model, step)
+    assert ema.weights["weight"].item() == pytest.approx(expected, rel=1e-5)
+    assert expected == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.fixture(scope="module")
+def images() -> Measurements:
+    rng = np.random.default_rng(0)
+    return open_measurements(rng.uniform(size=(5, 80, 96)).astype(np.float32), axes="NHW")
+
+
+def source(
+    images: Measurements, crop: int = 24, factors: tuple[int, ...] = (1, 2, 4)
+) -> BatchSource:
+    return BatchSource(images, 0.1, crop, 32, factors, (1.0,) * len(factors), seed=3)
+
+
+def test_pooled_crops_carry_their_own_noise_level(images: Measurements) -> None:
+    seen: dict[float, set[int]] = {}
+    for step in range(6):
+        for samples, batch in source(images).groups(step):
+            assert len(samples) == len(batch.y) == len(batch.sigma)
+            for sigma in batch.sigma.tolist():
+                seen.setdefault(round(sigma, 6), set()).add(batch.y.shape[-1])
+    # 80 pixels: a crop of 24 pooled by 4 would need 96, so it is made 16
+    assert seen == {0.1: {24}, 0.05: {24}, 0.025: {16}}
+
+
+def test_every_sample_of_a_batch_is_there_once(images: Measurements) -> None:
+    samples = [s for group, _ in source(images).groups(4) for s in group]
+    assert sorted(samples) == list(range(4 * 32, 5 * 32))
+
+
+def test_crops_are_windows_of_the_images(images: Measurements) -> None:
+    """Each pooled crop is found, in one of its eight orientations, in a pooled image."""
+    stack = [images.image(i)[0] for i in range(len(images))]
+    for _, batch in source(images, factors=(2,)).groups(0):
+        for crop in batch.y[:4, 0].numpy():
+            corner = {float(np.rot90(c, k)[0, 0]) for c in (crop, crop[:, ::-1]) for k in range(4)}
+            shifts = [
+                pool(image[None, top:, left:], 2)[0]
+                for image in stack
+                for top in (0, 1)
+                for left in (0, 1)
+            ]
+            assert any(np.isin(plane, list(corner)).any() for plane in shifts)
+
+
+def test_positions_and_images_are_covered_evenly() -> None:
+    ramp = np.arange(64 * 64, dtype=np.float32).reshape(1, 64, 64) / 4096
+    flat = [np.full((1, 64, 64), 2.0, np.float32)]
+    measurements = open_measurements(np.concatenate([ramp, *flat]), axes="NHW", range=(0, 1))
+    picks = BatchSource(measurements, 0.1, 16, 64, (1,), (1.0,), seed=0)
+    first = 0
+    rows: list[float] = []
+    for step in range(20):
+        for _, batch in picks.groups(step):
+            own = batch.y.flatten(1).max(1).values < 1.5
+            first += int(own.sum())
+            rows += (batch.y[own].flatten(1).mean(1) * 64).tolist()
+    n = 20 * 64
+    assert abs(first - n / 2) < 5 * math.sqrt(n / 4)  # both images, equally large, equally often
+    centre = np.mean(rows)
+    assert abs(centre - 32) < 5 * (48 / math.sqrt(12)) / math.sqrt(len(rows))
+
+
+def test_validation_is_the_error_estimated_without_truth() -> None:
+    rng = np.random.default_rng(1)
+    clean = open_measurements(
+        rng.normal(0.5, 0.2, size=(6, 128, 128)).astype(np.float32), axes="NHW", range=(0, 1)
+    )
+    noisy = clean.simulate(0.1, 0)
+
+    def shrink(y: Tensor, sigma: Tensor) -> Tensor:
+        mean = y.mean(dim=(1, 2, 3), keepdim=True)
+        return mean + 0.8 * (y - mean)
+
+    validation = SureValidation(noisy, Problem.denoising(0.1), seed=0)
+    found = validation.estimated_psnr(shrink)
+    truth = -10 * math.log10(0.2**2 * 0.2**2 + 0.8**2 * 0.1**2)
+    assert found == pytest.approx(truth, abs=0.15)  # 98 304 pixels: 5 standard errors in dB
+    assert found == validation.estimated_psnr(shrink)
