@@ -108,7 +108,7 @@ def _write(out: Path, restorer: Restorer, evaluation: Evaluation, examples: list
         "Pictures from scikit-image's bundled data.",
     )
     write_report(report, out / "report.html")
-    with atomic_path(out / "overview.png") as temporary:
-        overview(report).save(temporary, "PNG", optimize=True)
+    with atomic_path(out / "overview.jpg") as temporary:
+        overview(report).save(temporary, "JPEG", quality=92, subsampling=0)
     with atomic_path(out / "figures.json") as temporary:
         temporary.write_text(json.dumps(evaluation.to_dict(), indent=2) + "\n")

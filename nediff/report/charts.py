@@ -76,6 +76,8 @@ def coverage_curve(spread: Spread) -> str:
 
 def reliability_curve(spread: Spread) -> str:
     """Predicted against found error, by class of predicted standard deviation."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     figure, axes = _axes("Is the error bar the error?", "predicted error", "error found")
     predicted, found, share = zip(*spread.reliability, strict=True)
     low, high = min(*predicted, *found) * 0.8, max(*predicted, *found) * 1.25
@@ -88,6 +90,10 @@ def reliability_curve(spread: Spread) -> str:
     axes.set_xlim(low, high)
     axes.set_ylim(low, high)
     axes.set_aspect("equal")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
     axes.legend(frameon=False, fontsize=9, loc="upper left")
     return _svg(figure)
 
