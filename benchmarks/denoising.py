@@ -79,8 +79,8 @@ def config_of(method: str, data: Path, steps: int) -> Any:
     return config.model_copy(update=changes)
 
 
-def measure_rates(data: Path, rounds: int = 8) -> dict[str, float]:
-    """Seconds per step of every method, interleaved in one process: the median over rounds."""
+def measure_rates(data: Path, methods: Sequence[str], rounds: int = 8) -> dict[str, float]:
+    """Seconds per step of each method, interleaved in one process: the median over rounds."""
     import torch
 
     from nediff.training.fit import make_trainer
@@ -89,8 +89,8 @@ def measure_rates(data: Path, rounds: int = 8) -> dict[str, float]:
     noisy = open_training(data)
     for i in range(len(noisy)):  # decoded images and their noise are kept after the first use
         noisy.image(i)
-    trainers = {m: make_trainer(config_of(m, data, 1000), noisy, None) for m in METHODS}
-    seconds: dict[str, list[float]] = {m: [] for m in METHODS}
+    trainers = {m: make_trainer(config_of(m, data, 1000), noisy, None) for m in methods}
+    seconds: dict[str, list[float]] = {m: [] for m in methods}
     for round_ in range(rounds + 1):
         for method, trainer in trainers.items():
             started = time.process_time()
@@ -115,6 +115,9 @@ def run_piece(method: str, data: Path, steps: int, minutes: float, evaluated: bo
     else:
         config = config_of(method, data, steps)
         start_folder(folder, config)
+    trained_by = folder / "trained-by.json"
+    if not trained_by.exists():
+        trained_by.write_text(json.dumps(provenance()), encoding="utf-8")
     restorer, _ = run_training(config, open_training(data), folder)
     if not evaluated:
         return
@@ -124,11 +127,12 @@ def run_piece(method: str, data: Path, steps: int, minutes: float, evaluated: bo
         "minutes": minutes,
         "settings": config.model_dump(mode="json"),
         "results": evaluate(restorer, data),
-        **provenance(),
+        "trained_by": json.loads(trained_by.read_text(encoding="utf-8")),
+        "evaluated_by": provenance(),
     }
     path = OUT / "pieces" / f"{method}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(piece, indent=1) + "\n")
+    path.write_text(json.dumps(piece, indent=1) + "\n", encoding="utf-8")
 
 
 def evaluate(restorer: Any, data: Path) -> dict[str, Any]:
@@ -141,7 +145,7 @@ def evaluate(restorer: Any, data: Path) -> dict[str, Any]:
     clean = open_measurements(data / "bsd68_gray", range=(0, 255))
     noisy = clean.simulate(SIGMA, SEED + 1)
     whole = evaluate_with_truth(restorer, noisy, clean, samples=0, lower_levels=LEVELS)
-    squares = [_square(clean, i) for i in range(0, len(clean), 2)]
+    squares = [_square(clean, i) for i in range(0, len(clean), 3)]
     small = open_measurements(np.stack(squares), axes="NHW", range=(0, 1))
     centre = evaluate_with_truth(restorer, small.simulate(SIGMA, SEED + 1), small, samples=SAMPLES)
     assert centre.spread is not None
@@ -161,10 +165,13 @@ def _square(images: Any, i: int) -> Any:
 def provenance() -> dict[str, Any]:
     import torch
 
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "nediff", "benchmarks")
     return {
         "nediff": __version__,
-        "commit": commit.stdout.strip(),
+        "commit": git("rev-parse", "HEAD") + (" with changes" if changed else ""),
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
@@ -177,6 +184,8 @@ def write_table() -> None:
         for path in (OUT / "pieces" / f"{m}.json" for m in METHODS)
         if path.exists()
     ]
+    if not pieces:
+        raise SystemExit(f"there are no pieces in {OUT} yet")
     by_name = {p["method"]: p for p in pieces}
     sigmas = [level["sigma"] for level in pieces[0]["results"]["levels"]]
     lines = [
@@ -186,7 +195,7 @@ def write_table() -> None:
         f"{pieces[0]['results']['images']} whole images of `bsd68_gray`. The same network "
         f"(`small`), {pieces[0]['minutes']:g} minutes of one core for each method. PSNR in dB; "
         f"the last two columns are laws 4 and 5 with {SAMPLES} samples of the central "
-        f"{SIDE}×{SIDE} square of every second image at σ_n (3.01 and 1 are right).",
+        f"{SIDE}×{SIDE} square of every third image at σ_n (3.01 and 1 are right).",
         "",
         "Made by `python -m benchmarks.denoising`; every number with its settings is in `pieces/`.",
         "",
@@ -204,7 +213,7 @@ def write_table() -> None:
     if "sure" in by_name and "default" in by_name:
         gains = _difference(by_name["default"], by_name["sure"])
         lines += [f"Default minus SURE: {', '.join(f'{g:.2f}' for g in gains)} dB."]
-    (OUT / "README.md").write_text("\n".join(lines) + "\n")
+    (OUT / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (OUT / "results.json").write_text(json.dumps(by_name, indent=1) + "\n")
     print("\n".join(lines))
 
@@ -228,18 +237,26 @@ def steps_of(method: str, rates: dict[str, float], minutes: float) -> int:
     return int(60 * minutes / rates[method])
 
 
+def known_rates(data: Path, methods: Sequence[str]) -> dict[str, float]:
+    """The rates of these methods; those not known yet are measured side by side."""
+    path = WORK / "rates.json"
+    rates: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+    if any(m not in rates for m in methods):
+        rates = rates | measure_rates(data, [m for m in METHODS if m not in rates])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(rates, indent=1))
+    return rates
+
+
 def run_all(arguments: argparse.Namespace, methods: Sequence[str]) -> None:
     """Two pieces at a time, each a process with one thread."""
-    rates_file = WORK / "rates.json"
-    if not rates_file.exists():
-        rates_file.parent.mkdir(parents=True, exist_ok=True)
-        rates_file.write_text(json.dumps(measure_rates(arguments.data), indent=1))
-    rates = json.loads(rates_file.read_text())
+    rates = known_rates(arguments.data, methods)
     waiting = [m for m in methods if not (OUT / "pieces" / f"{m}.json").exists()]
     for method in waiting:
         steps = steps_of(method, rates, arguments.minutes)
         print(f"{method}: {steps} steps", flush=True)
     running: list[tuple[str, subprocess.Popen[bytes]]] = []
+    failed: list[str] = []
     while waiting or running:
         while waiting and len(running) < 2:
             method = waiting.pop(0)
@@ -254,6 +271,9 @@ def run_all(arguments: argparse.Namespace, methods: Sequence[str]) -> None:
         for entry in [e for e in running if e[1].poll() is not None]:
             running.remove(entry)
             print(f"{entry[0]}: exit {entry[1].returncode}", flush=True)
+            failed += [entry[0]] if entry[1].returncode else []
+    if failed:
+        raise SystemExit(f"these pieces failed: {', '.join(failed)}")
     if not arguments.train_only:
         write_table()
 

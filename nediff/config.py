@@ -33,7 +33,9 @@ class DataConfig(_Strict):
     axes: str | None = None
     channels: int = Field(ge=1)
     images: int = Field(ge=1)
-    sigma: float = Field(gt=0)
+    fingerprint: str = ""
+    """Of the images' names and sizes: on them depend the split and the simulated noise."""
+    sigma: float = Field(gt=0, allow_inf_nan=False)
     """σ_n in unit intensities."""
     simulate: float | None = None
     """The images were clean and noise of this level was added once, from the seed."""

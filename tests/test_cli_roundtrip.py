@@ -304,3 +304,17 @@ def test_help_is_quick_because_nothing_heavy_is_imported(arguments: list[str]) -
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "HEAVY []" in done.stdout
+
+
+def test_images_in_other_units_are_warned_about(run: Path, tmp_path: Path) -> None:
+    same = succeeded("restore", run, run.parent / "data", "--out", tmp_path / "same")
+    assert "Careful" not in same.err
+    (tmp_path / "8bit").mkdir()
+    Image.fromarray((255 * smooth(0)).astype(np.uint8)).save(tmp_path / "8bit/a.png")
+    dark = succeeded("restore", run, tmp_path / "8bit", "--out", tmp_path / "dark")
+    assert "vary less" in dark.err
+    (tmp_path / "16bit").mkdir()
+    bright = (65535 * smooth(0)).astype(np.uint16)
+    (tmp_path / "16bit/a.png").write_bytes(imagecodecs.png_encode(bright))
+    wide = succeeded("restore", run, tmp_path / "16bit", "--out", tmp_path / "wide")
+    assert "same units" in wide.err

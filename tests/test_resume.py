@@ -243,6 +243,17 @@ def test_simulated_noise_is_the_same_after_resuming(
     assert config["data"]["simulate"] == SIGMA
 
 
+def test_renamed_files_are_other_data(tmp_path: Path) -> None:
+    """The split and the simulated noise go by name, so a renamed file would change the run."""
+    folder = float_folder(tmp_path / "data")
+    arguments = ("train", folder, "--sigma", SIGMA, "--out", tmp_path / "run", "--steps", 2, *TINY)
+    succeeded(*arguments)
+    (folder / "a0.tif").rename(folder / "b0.tif")
+    refused = nediff(*arguments, "--resume")
+    assert refused.code == 2
+    assert "other names" in refused.err
+
+
 def test_resume_without_a_run_begins_one(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = ("train", data, "--sigma", SIGMA, "--steps", 2, "--out", run, *TINY)

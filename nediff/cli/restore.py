@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nediff.cli.console import bar, counting, say
-from nediff.data import ImageFile, list_files, scan, write_like, write_tiff
+from nediff.data import ImageFile, Scan, list_files, scan, write_like, write_tiff
 from nediff.errors import NediffError
 from nediff.restorer import Restorer
 from nediff.runs import make_folder
@@ -66,8 +66,26 @@ def _checked_files(restorer: Restorer, request: RestoreRequest) -> list[ImageFil
             )
     _refuse_collisions(files, request)
     with counting("reading images") as report:
-        scan(files, report)
+        found = scan(files, report)
+    _warn_of_other_units(restorer, found)
     return files
+
+
+def _warn_of_other_units(restorer: Restorer, found: Scan) -> None:
+    """Images in other units than those of the training would be restored to nonsense."""
+    r, sigma = restorer.range, restorer.problem.sigma
+    low, high = r.to_unit(np.array([found.minimum, found.maximum]))
+    trained = f"This run was trained on the intensity range {r.low:g} to {r.high:g}"
+    if high > 3 or low < -2:
+        say(
+            f"Careful: {trained}; these images go from {found.minimum:g} to {found.maximum:g}. "
+            "Are they in the same units?"
+        )
+    elif found.within_variance / r.scale**2 < 0.5 * sigma**2:
+        say(
+            f"Careful: {trained} with noise of {sigma * r.scale:.3g}; these images vary less "
+            "than that. Are they in the same units, and as noisy?"
+        )
 
 
 def _outputs(file: ImageFile, request: RestoreRequest) -> dict[str, Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -95,6 +96,12 @@ class Measurements:
         noise = SimulatedNoise(float(sigma), seed)
         variance = self.within_variance + sigma**2
         return Measurements(self.windows, self.range, self.range_chosen, variance, noise)
+
+    @property
+    def fingerprint(self) -> str:
+        """A short text that changes with the names, the order or the sizes of the images."""
+        listing = "\n".join(f"{w.name} {w.height} {w.width}" for w in self.windows)
+        return hashlib.blake2b(listing.encode(), digest_size=8).hexdigest()
 
     @property
     def min_size(self) -> int:

@@ -115,6 +115,7 @@ def _configure(
             axes=axes,
             channels=measurements.channels,
             images=len(measurements),
+            fingerprint=measurements.fingerprint,
             sigma=problem.sigma,
             simulate=measurements.simulated,
         ),
@@ -146,7 +147,7 @@ def _sigma_data(measurements: Measurements, sigma: float) -> float:
 
 def _with_steps(config: RunConfig, steps: int, minutes: float | None) -> RunConfig:
     every = max(10, -(-steps // VALIDATIONS))
-    ema = min(max(1 - 12 / steps, 0.0), 0.9995)  # the average is over the last twelfth or so
+    ema = min(max(1 - 12 / max(steps, 1), 0.0), 0.9995)  # the average is over the last twelfth or so
     changes = {"steps": steps, "minutes": minutes, "validate_every": every, "ema": ema}
     training = TrainingConfig.model_validate(config.training.model_dump() | changes)
     return config.model_copy(update={"training": training})
@@ -209,6 +210,11 @@ def refuse_other_data(measurements: Measurements, config: RunConfig, folder: Pat
                 f"{folder} was begun on other data ({name}: {then:.7g} then, {now:.7g} now); "
                 "resume it with the same DATA."
             )
+    if data.fingerprint not in ("", measurements.fingerprint):
+        raise NediffError(
+            f"{folder} was begun on files of other names or sizes, which changes what is held "
+            "out; resume it with the same DATA."
+        )
 
 
 def run_training(
