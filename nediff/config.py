@@ -38,7 +38,9 @@ class DataConfig(_Strict):
     sigma: float = Field(gt=0, allow_inf_nan=False)
     """σ_n in unit intensities."""
     simulate: float | None = None
-    """The images were clean and noise of this level was added once, from the seed."""
+    """The images were clean and noise of this level was added once …"""
+    simulate_seed: int = 0
+    """… from this seed."""
 
 
 class NetworkConfig(_Strict):
@@ -53,7 +55,7 @@ class NetworkConfig(_Strict):
     """Only for `paper`, whose attention layers depend on it."""
 
     @model_validator(mode="after")
-    def _paper_is_edm(self) -> NetworkConfig:
+    def _paper_has_no_homogeneous_form(self) -> NetworkConfig:
         if self.size == "paper" and self.kind == "homogeneous":
             raise ValueError("the paper's network has no homogeneous form")
         return self
@@ -77,7 +79,8 @@ class RecipeConfig(_Strict):
 
     @model_validator(mode="after")
     def _pool_fits(self) -> RecipeConfig:
-        if len(self.pool) != len(self.pool_weights) or min(self.pool, default=0) < 1:
+        fits = len(self.pool) == len(self.pool_weights) and min(self.pool, default=0) >= 1
+        if not fits or min(self.pool_weights) <= 0:
             raise ValueError("pool needs one positive weight for each factor ≥ 1")
         return self
 

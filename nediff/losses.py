@@ -7,6 +7,7 @@ space, by n. Dividing by the squared noise level (the weighting) is left to the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from torch import Tensor
@@ -19,6 +20,11 @@ Divergence = Callable[[Map, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 def _sum_of_squares(residual: Tensor) -> Tensor:
     return residual.square().flatten(1).sum(1)
+
+
+def decibels(mse: float) -> float:
+    """PSNR = −10 log₁₀ MSE for intensities in [0, 1]; an estimated MSE ≤ 0 counts as 1e-10."""
+    return -10 * math.log10(max(mse, 1e-10))
 
 
 def rescale(y: Tensor, alpha: Tensor, mu: Tensor, problem: Problem) -> Tensor:

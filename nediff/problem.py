@@ -12,11 +12,6 @@ from torch import Tensor
 class LinearOperator(Protocol):
     """A linear map A from images to measurements, both as (B, C, H, W) tensors."""
 
-    @property
-    def name(self) -> str:
-        """What the problem is called."""
-        ...
-
     def A(self, x: Tensor) -> Tensor:
         """A x."""
         ...
@@ -33,8 +28,6 @@ class LinearOperator(Protocol):
 @dataclass(frozen=True)
 class Identity:
     """A = I: every pixel is measured once; restoring is denoising."""
-
-    name: str = "denoising"
 
     def A(self, x: Tensor) -> Tensor:
         """A x = x."""

@@ -117,10 +117,6 @@ class Draws:
         unit = (word.double() + 0.5) * _UNIT
         return (low + (high - low) * unit).float()
 
-    def integers(self, n: int) -> list[int]:
-        """Independent uniform integers in [0, n), one per sample."""
-        return [min(int(u * n), n - 1) for u in self.uniform().double().tolist()]
-
     def normal_like(self, y: Tensor) -> Tensor:
         """Independent standard normals of the shape and type of y, (B, C, H, W)."""
         _, channels, height, width = y.shape

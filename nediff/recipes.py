@@ -47,8 +47,10 @@ class Batch:
     clean: Tensor | None = None
 
 
-def recipe_named(name: str) -> RecipeConfig:
-    """The recipe of that name, or a sentence that lists them."""
+def recipe_named(name: str | RecipeConfig) -> RecipeConfig:
+    """The recipe of that name, or a sentence that lists them; a recipe itself is returned."""
+    if isinstance(name, RecipeConfig):
+        return name
     if name not in RECIPES:
         raise NediffError(f"There is no recipe '{name}'; there are: {', '.join(RECIPES)}.")
     return RECIPES[name]

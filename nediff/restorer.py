@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,8 @@ class Restorer:
         ``seed`` may be one number per image.
         """
         batch = self._batch(y)
-        seeds = [seed] * len(batch) if isinstance(seed, int) else list(seed)
+        given = np.atleast_1d(np.asarray(seed, dtype=object))
+        seeds = [operator.index(s) for s in (given if np.ndim(seed) else [seed] * len(batch))]
         if len(seeds) != len(batch):
             raise NediffError(f"{len(batch)} images need as many seeds, not {len(seeds)}.")
         levels = self._levels(batch, sigma)
@@ -126,20 +128,30 @@ class Restorer:
         config = load_config(Path(folder))
         denoiser = build_denoiser(config.network)
         load_weights(Path(folder), denoiser)
-        return cls(problem_of(config), denoiser, config)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return cls(problem_of(config), denoiser.to(device), config)
 
     def _batch(self, y: Tensor | NDArray[np.float32]) -> Tensor:
-        batch = torch.as_tensor(y)
+        if not (y.is_floating_point() if isinstance(y, Tensor) else y.dtype.kind == "f"):
+            raise NediffError(
+                f"The restorer takes floats in unit intensities, not {y.dtype}; convert with "
+                "restorer.range.to_unit(y), and the result back with range.from_unit."
+            )
+        batch = y if isinstance(y, Tensor) else torch.from_numpy(np.array(y, np.float32, order="C"))
         while batch.ndim < 4:
             batch = batch[None]
         channels = self.config.network.channels
-        if batch.ndim != 4 or batch.shape[1] != channels:
+        if y.ndim not in (2, 3, 4) or batch.shape[1] != channels:
             raise NediffError(
                 f"This restorer was trained on images with {channels} channel(s); "
                 f"an array of shape {tuple(y.shape)} does not fit."
             )
-        device = next(self.denoiser.parameters()).device
-        return batch.to(device, torch.float32)
+        return batch.to(self.device, torch.float32)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.denoiser.parameters()).device
 
     def _levels(self, batch: Tensor, sigma: float | None) -> Tensor:
         level = self.problem.sigma if sigma is None else sigma

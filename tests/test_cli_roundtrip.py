@@ -74,7 +74,13 @@ def test_sixteen_bit_png_in_its_own_units(run: Path, tmp_path: Path) -> None:
 
 def test_stack_of_sixteen_bit_pages(run: Path, tmp_path: Path) -> None:
     stack = np.stack([np.rint(BITS * noisy(i)) for i in range(3)]).clip(0).astype(np.uint16)
-    tifffile.imwrite(tmp_path / "stack.tif", stack, photometric="minisblack", compression="zlib")
+    tifffile.imwrite(
+        tmp_path / "stack.tif",
+        stack,
+        photometric="minisblack",
+        compression="zlib",
+        metadata={"axes": "ZYX"},
+    )
     succeeded("restore", run, tmp_path / "stack.tif", "--out", tmp_path, "--samples", 2)
     after = tifffile.imread(tmp_path / "restored" / "stack.tif")
     assert after.dtype == np.uint16

@@ -83,16 +83,16 @@ TIFF_TYPES = ["uint8", "uint16", "int16", "uint32", "float32", "float64"]
 @pytest.mark.parametrize("dtype", TIFF_TYPES)
 @pytest.mark.parametrize("compression", [None, "zlib"])
 def test_tiff_types(tmp_path: Path, dtype: str, compression: str | None) -> None:
-    pixels = values((4, 20, 30), dtype)
+    pixels = values((6, 20, 30), dtype)
     tifffile.imwrite(tmp_path / "a.tif", pixels, compression=compression, photometric="minisblack")
     file = only(tmp_path / "a.tif")
-    assert (file.dtype, file.n_images, file.channels) == (np.dtype(dtype), 4, 1)
+    assert (file.dtype, file.n_images, file.channels) == (np.dtype(dtype), 6, 1)
     assert file.header.mapped == (compression is None)
     for page in (3, 0):
         np.testing.assert_array_equal(file.read(page)[0], pixels[page])
         np.testing.assert_array_equal(file.read_crop(page, 2, 5, 7, 11)[0], pixels[page, 2:9, 5:16])
     with pytest.raises(IndexError):
-        file.read(4)
+        file.read(6)
 
 
 @pytest.mark.parametrize("compression", [None, "zlib"])
@@ -168,9 +168,13 @@ def test_big_endian_and_pillow_stack(tmp_path: Path) -> None:
         ((8, 9), None, 1, 1, (8, 9)),
         ((8, 9, 4), None, 1, 4, (8, 9)),
         ((8, 9, 5), None, 8, 1, (9, 5)),
+        ((5, 8, 9), None, 5, 1, (8, 9)),
+        ((1, 8, 9), None, 1, 1, (8, 9)),
+        ((3, 8, 4), None, 1, 4, (3, 8)),
         ((6, 8, 9, 2), None, 6, 2, (8, 9)),
         ((6, 2, 8, 9), None, 6, 2, (8, 9)),
         ((5, 8, 9), "CHW", 1, 5, (8, 9)),
+        ((3, 8, 9), "CHW", 1, 3, (8, 9)),
         ((8, 9, 5), "hwc", 1, 5, (8, 9)),
         ((3, 8, 9), "NHW", 3, 1, (8, 9)),
         ((6, 8, 9, 7), "NHWC", 6, 7, (8, 9)),
@@ -264,7 +268,7 @@ def _is_in(descriptor: str, folder: Path) -> bool:
 
 
 def test_files_can_be_sent_to_another_process(tmp_path: Path) -> None:
-    pixels = values((3, 16, 16), "uint8")
+    pixels = values((5, 16, 16), "uint8")
     tifffile.imwrite(tmp_path / "a.tif", pixels, compression="zlib", photometric="minisblack")
     file = only(tmp_path / "a.tif")
     file.read(0)

@@ -22,7 +22,8 @@ RNG = np.random.default_rng(4)
 def folder(tmp_path: Path) -> Path:
     """Two files of different sizes, four images."""
     stack = RNG.random((3, 40, 50)).astype(np.float32)
-    tifffile.imwrite(tmp_path / "a.tif", stack, compression="zlib", photometric="minisblack")
+    options = {"compression": "zlib", "photometric": "minisblack", "metadata": {"axes": "ZYX"}}
+    tifffile.imwrite(tmp_path / "a.tif", stack, **options)
     np.save(tmp_path / "b.npy", RNG.random((36, 61)).astype(np.float32))
     return tmp_path
 

@@ -57,7 +57,7 @@ def save(path: Path, compressed: bool) -> None:
     if path.suffix == ".npy":
         np.save(path, GREY)
     elif path.suffix == ".tif":
-        stack = np.stack([GREY] * 4)
+        stack = np.stack([GREY] * 5)
         compression = "zlib" if compressed else None
         tifffile.imwrite(path, stack, compression=compression, photometric="minisblack")
     else:
@@ -143,6 +143,52 @@ def test_axes(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", array)
     refused(tmp_path, r"a\.npy")
     assert open_measurements(tmp_path, axes="NCHW").channels == 7
+
+
+@pytest.mark.parametrize("suffix", ["npy", "array", "tif"])
+@pytest.mark.parametrize("length", [2, 3, 4])
+def test_few_channels_or_few_images(tmp_path: Path, length: int, suffix: str) -> None:
+    """A short first axis means one or the other, and only the user knows which."""
+    array = RNG.random((length, 20, 30)).astype(np.float32)
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "npy":
+        np.save(path, array)
+    elif suffix == "tif":
+        tifffile.imwrite(path, array, photometric="minisblack")
+    source = array if suffix == "array" else path
+    message = refused(source, f"one image of {length} channels or a stack of {length} grey images")
+    assert "--axes CHW or --axes NHW" in message
+    assert 'axes="CHW"' in message
+    assert ("The array" if suffix == "array" else path.name) in message
+    channels, stack = open_measurements(source, axes="CHW"), open_measurements(source, axes="NHW")
+    assert (len(channels), channels.channels) == (1, length)
+    assert (len(stack), stack.channels) == (length, 1)
+
+
+def test_a_tiff_that_says_its_axes_is_not_asked(tmp_path: Path) -> None:
+    array = RNG.random((3, 20, 30)).astype(np.float32)
+    for axes, images in (("CYX", 1), ("ZYX", 3), ("TYX", 3)):
+        path = tmp_path / f"{axes}.tif"
+        tifffile.imwrite(path, array, photometric="minisblack", metadata={"axes": axes})
+        assert len(open_measurements(path)) == images
+    tifffile.imwrite(tmp_path / "ij.tif", array, imagej=True, metadata={"axes": "ZYX"})
+    assert len(open_measurements(tmp_path / "ij.tif")) == 3
+    pages = [Image.fromarray(plane) for plane in array]  # separate pages, which nothing joins
+    pages[0].save(tmp_path / "pages.tif", save_all=True, append_images=pages[1:])
+    assert len(open_measurements(tmp_path / "pages.tif")) == 3
+
+
+@pytest.mark.parametrize("by", ["pillow", "tifffile"])
+def test_palette_tiff(tmp_path: Path, by: str) -> None:
+    """The values of a palette are numbers of colours, which cannot be averaged."""
+    path = tmp_path / "a.tif"
+    if by == "pillow":
+        Image.fromarray(RGB).quantize(16).save(path)
+    else:
+        colours = RNG.integers(0, 2**16, (3, 256)).astype(np.uint16)
+        tifffile.imwrite(path, GREY, photometric="palette", colormap=colours, compression="zlib")
+    message = refused(tmp_path, r"a\.tif has a colour palette")
+    assert "convert it to RGB, or to grey" in message
 
 
 def test_several_series(tmp_path: Path) -> None:

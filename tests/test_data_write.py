@@ -97,11 +97,47 @@ def test_other_programs_see_the_same_array(tmp_path: Path) -> None:
 
 
 def test_compressed_tiff_round_trip(tmp_path: Path) -> None:
-    array = values((3, 8, 9), "uint16")
+    array = values((5, 8, 9), "uint16")
     tifffile.imwrite(tmp_path / "in.tif", array, compression="zlib", photometric="minisblack")
     (file,) = list_files(tmp_path / "in.tif")
-    write_like(file, tmp_path / "out.tif", [file.read(k) for k in range(3)])
+    write_like(file, tmp_path / "out.tif", [file.read(k) for k in range(5)])
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "out.tif"), array)
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+@pytest.mark.parametrize("photometric", ["miniswhite", "minisblack"])
+@pytest.mark.parametrize(
+    ("axes", "shape"), [("YX", (8, 9)), ("ZYX", (3, 8, 9)), ("CYX", (2, 8, 9))]
+)
+def test_white_and_black_stay_as_they_are_shown(
+    tmp_path: Path, axes: str, shape: tuple[int, ...], photometric: str, compression: str | None
+) -> None:
+    """Of a file whose low values are white, the same values as black would be its negative."""
+    array = values(shape, "uint16")
+    tifffile.imwrite(
+        tmp_path / "in.tif",
+        array,
+        photometric=photometric,
+        metadata={"axes": axes},
+        compression=compression,
+    )
+    (file,) = list_files(tmp_path / "in.tif")
+    np.testing.assert_array_equal(file.read().reshape(-1), array.reshape(-1)[: file.read().size])
+    write_like(file, tmp_path / "out.tif", [file.read(k) for k in range(file.n_images)])
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "out.tif"), array)
+    with tifffile.TiffFile(tmp_path / "out.tif") as tif:
+        assert {page.photometric.name.lower() for page in tif.pages} == {photometric}
+
+
+def test_a_viewer_shows_the_restored_as_the_source(tmp_path: Path) -> None:
+    """By Pillow, which turns the values of a file whose low values are white."""
+    array = values((8, 9), "uint8")
+    tifffile.imwrite(tmp_path / "in.tif", array, photometric="miniswhite")
+    (file,) = list_files(tmp_path / "in.tif")
+    write_like(file, tmp_path / "out.tif", [file.read()])
+    with Image.open(tmp_path / "in.tif") as source, Image.open(tmp_path / "out.tif") as written:
+        np.testing.assert_array_equal(np.asarray(source), 255 - array)
+        np.testing.assert_array_equal(np.asarray(written), np.asarray(source))
 
 
 def test_jpeg_is_close_and_keeps_its_orientation(tmp_path: Path) -> None:
@@ -145,14 +181,14 @@ def test_float_tiff(tmp_path: Path, channels: int, count: int, size: tuple[int, 
 
 
 def test_wrong_number_or_shape_writes_nothing(tmp_path: Path) -> None:
-    file = make(tmp_path / "in.npy", values((3, 8, 9), "float32"), None)
+    file = make(tmp_path / "in.npy", values((5, 8, 9), "float32"), None)
     good = np.zeros((1, 8, 9))
-    for images in ([good] * 2, [good] * 4, [np.zeros((1, 1, 9))] * 3, [np.zeros((8, 9))] * 3):
+    for images in ([good] * 4, [good] * 6, [np.zeros((1, 1, 9))] * 5, [np.zeros((8, 9))] * 5):
         with pytest.raises(ValueError, match=r"shape|zip"):
             write_like(file, tmp_path / "out.npy", images)
     assert [p.name for p in tmp_path.iterdir()] == ["in.npy"]
     with pytest.raises(NediffError, match="as NPY"):
-        write_like(file, tmp_path / "out.tif", [good] * 3)
+        write_like(file, tmp_path / "out.tif", [good] * 5)
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(

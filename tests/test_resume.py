@@ -25,10 +25,11 @@ import nediff as package
 from nediff.cli import train as train_command
 from nediff.config import RunConfig
 from nediff.data import Measurements, open_measurements
+from nediff.errors import NediffError
 from nediff.problem import Problem
 from nediff.recipes import recipe_named
 from nediff.training.batches import BatchSource
-from nediff.training.fit import Plan, plan_run, run_training, start_folder
+from nediff.training.fitting import Plan, plan_run, run_training, start_folder
 from nediff.training.metrics import MetricsLog
 from tests.command import SIGMA, TINY, float_folder, nediff, smooth, succeeded, tree
 
@@ -109,7 +110,7 @@ def test_training_in_memory_gives_the_same(data: Path, uninterrupted: Path) -> N
 
 
 def test_the_comparison_can_fail(data: Path, uninterrupted: Path, tmp_path: Path) -> None:
-    """Forgetting the optimizer's memory alone is noticed."""
+    """Forgetting the optimizer's memory is noticed; a state without it is refused."""
     config, measurements = planned(data)
     run = tmp_path / "run"
     start_folder(run, config)
@@ -117,8 +118,13 @@ def test_the_comparison_can_fail(data: Path, uninterrupted: Path, tmp_path: Path
     path = run / "state/state.safetensors"
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
-    kept = {k: v for k, v in tensors(path).items() if not k.startswith("optimizer.")}
-    save_file(kept, path, metadata=metadata)
+    state = tensors(path)
+    lost = {k: v for k, v in state.items() if not k.startswith("optimizer.")}
+    save_file(lost, path, metadata=metadata)
+    with pytest.raises(NediffError, match="does not hold the state"):
+        run_training(config, measurements, run)
+    zeroed = {k: torch.zeros_like(v) if "momentum" in k else v for k, v in state.items()}
+    save_file(zeroed, path, metadata=metadata)
     run_training(config, measurements, run)
     with pytest.raises(AssertionError, match=r"model\.safetensors"):
         assert_same_run(run, uninterrupted)
@@ -281,7 +287,7 @@ def test_minutes_become_steps_once(
     def never(*_: object) -> int:
         raise AssertionError("the rate is measured once")
 
-    monkeypatch.setattr(sys.modules["nediff.training.fit"], "steps_within", never)
+    monkeypatch.setattr(sys.modules["nediff.training.fitting"], "steps_within", never)
     succeeded(*command, "--resume")
     assert yaml.safe_load((run / "config.yaml").read_text())["training"] == config
     assert metrics(run)[-1]["step"] == str(config["steps"])

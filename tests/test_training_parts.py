@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nediff.data import Measurements, open_measurements
-from nediff.pooling import pool
 from nediff.problem import Problem
 from nediff.training.batches import BatchSource
 from nediff.training.ema import EMA
@@ -127,19 +128,68 @@ def test_every_sample_of_a_batch_is_there_once(images: Measurements) -> None:
     assert sorted(samples) == list(range(4 * 32, 5 * 32))
 
 
-def test_crops_are_windows_of_the_images(images: Measurements) -> None:
-    """Each pooled crop is found, in one of its eight orientations, in a pooled image."""
-    stack = [images.image(i)[0] for i in range(len(images))]
-    for _, batch in source(images, factors=(2,)).groups(0):
-        for crop in batch.y[:4, 0].numpy():
-            corner = {float(np.rot90(c, k)[0, 0]) for c in (crop, crop[:, ::-1]) for k in range(4)}
-            shifts = [
-                pool(image[None, top:, left:], 2)[0]
-                for image in stack
-                for top in (0, 1)
-                for left in (0, 1)
-            ]
-            assert any(np.isin(plane, list(corner)).any() for plane in shifts)
+Plane = NDArray[np.float32]
+
+
+def orientations(crop: Plane) -> list[Plane]:
+    """The eight flips and turns of a square, each once."""
+    return [np.rot90(flipped, k) for flipped in (crop, crop[:, ::-1]) for k in range(4)]
+
+
+def block_means(image: Plane, factor: int) -> Plane:
+    """The mean of the factor×factor block that begins at each pixel, by a sum of shifts."""
+    height, width = (n - factor + 1 for n in image.shape)
+    shifts = [
+        image[down : down + height, right : right + width].astype(np.float64)
+        for down in range(factor)
+        for right in range(factor)
+    ]
+    means: Plane = (sum(shifts[1:], shifts[0]) / factor**2).astype(np.float32)
+    return means
+
+
+def places(crop: Plane, means: Sequence[Plane], factor: int) -> list[tuple[int, int, int, int]]:
+    """Every (image, top, left, orientation) at which the whole crop is a window of an image."""
+    found = []
+    for turn, upright in enumerate(orientations(crop)):
+        for index, plane in enumerate(means):
+            corners = np.argwhere(np.isclose(plane, upright[0, 0], rtol=0, atol=1e-6))
+            for top, left in corners.tolist():
+                window = plane[top::factor, left::factor][: len(upright), : len(upright)]
+                if window.shape == upright.shape and np.allclose(window, upright, 0, 1e-6):
+                    found.append((index, top, left, turn))
+    return found
+
+
+@pytest.mark.parametrize("factor", [1, 2, 4])
+def test_crops_are_windows_of_the_images(images: Measurements, factor: int) -> None:
+    """Every pixel of a crop: it is a window of one pooled image, flipped or turned, and no other.
+
+    All images, all eight orientations and all corners of blocks occur, and only those.
+    """
+    means = [block_means(images.image(i)[0], factor) for i in range(len(images))]
+    found = []
+    for step in range(2):
+        for _, batch in source(images, factors=(factor,)).groups(step):
+            for crop in batch.y[:, 0].numpy():
+                (place,) = places(crop, means, factor)
+                found.append(place)
+    indices, tops, lefts, turns = (set(column) for column in zip(*found, strict=True))
+    assert indices == set(range(len(images)))
+    assert turns == set(range(8))
+    assert {top % factor for top in tops} == {left % factor for left in lefts} == set(range(factor))
+
+
+def test_clean_crops_are_the_same_windows(images: Measurements) -> None:
+    """Beside each noisy crop lies the clean one of the same image, place and orientation."""
+    noisy = images.simulate(0.1, seed=5)
+    batches = BatchSource(noisy, 0.1, 24, 16, (2,), (1.0,), seed=3, with_clean=True)
+    planes = [[block_means(m.image(i)[0], 2) for i in range(len(m))] for m in (noisy, images)]
+    for _, batch in batches.groups(0):
+        assert batch.clean is not None
+        for pair in zip(batch.y[:, 0].numpy(), batch.clean[:, 0].numpy(), strict=True):
+            (measured,), (clean,) = (places(c, p, 2) for c, p in zip(pair, planes, strict=True))
+            assert measured == clean
 
 
 def test_positions_and_images_are_covered_evenly() -> None:

@@ -11,14 +11,15 @@ from PIL import Image as PILImage
 from nediff.cli.console import counting, say
 from nediff.cli.train import train_with_bar
 from nediff.data import IntensityRange, Measurements, atomic_path, open_measurements
+from nediff.errors import NediffError
 from nediff.evaluation import Evaluation, evaluate_with_truth
 from nediff.evaluation.evaluate import Image
 from nediff.problem import Problem
 from nediff.report import Example, Report, write_report
 from nediff.report.html import overview
 from nediff.restorer import Restorer
-from nediff.runs import make_folder
-from nediff.training.fit import Plan, plan_run, start_folder
+from nediff.runs import load_config, make_folder
+from nediff.training.fitting import Plan, plan_run, start_folder
 from nediff.training.metrics import read_metrics
 
 SIGMA = 0.1
@@ -29,24 +30,21 @@ HELD_OUT = {"chelsea.png": (40, 90), "coffee.png": (60, 180)}
 """Photographs kept out of training, and the corner of the 256-pixel square that is shown."""
 SIDE = 256
 SAMPLES = 8
+SOURCE = "scikit-image's photographs"
 
 
 def run_demo(out: Path, minutes: float) -> None:
     """Corrupt once, train on the noisy images only, restore, sample, report."""
+    run = out / "run"
+    _clear(run)
     make_folder(out)
     say(f"1/4 noisy photographs: σ = {SIGMA}, drawn once")
     noisy = open_measurements([_photograph(n) for n in TRAIN], range=(0, 255), simulate=SIGMA)
     say("2/4 training on the noisy images only")
-    run = out / "run"
-    shutil.rmtree(run, ignore_errors=True)
-    config = plan_run(
-        noisy,
-        Problem.denoising(SIGMA, noisy.channels),
-        Plan(minutes=minutes, seed=SEED),
-        "scikit-image's photographs",
-    )
+    problem = Problem.denoising(SIGMA, noisy.channels)
+    config = plan_run(noisy, problem, Plan(minutes=minutes, seed=SEED), SOURCE)
     start_folder(run, config)
-    if code := train_with_bar(config, noisy, run):
+    if code := train_with_bar(config, noisy, run, "begin again with the same command"):
         raise SystemExit(code)
     say("3/4 restoring and sampling images that were held out")
     restorer = Restorer.load(run)
@@ -55,6 +53,19 @@ def run_demo(out: Path, minutes: float) -> None:
     say("4/4 writing the report")
     _write(out, restorer, evaluation, examples)
     say(f"\nThe report is at {(out / 'report.html').resolve()}")
+
+
+def _clear(run: Path) -> None:
+    """Remove the run of an earlier demo; a folder that is anything else is not touched."""
+    if not run.exists():
+        return
+    try:
+        ours = load_config(run).data.source == SOURCE
+    except NediffError:
+        ours = False
+    if not ours:
+        raise NediffError(f"{run} is not the run of an earlier demo; choose another --out.")
+    shutil.rmtree(run)
 
 
 def _photograph(name: str) -> Path:

@@ -135,7 +135,7 @@ def train(
     Writes config.yaml, model.safetensors, metrics.csv and what --resume needs into --out.
     """
     from nediff.cli.train import TrainRequest, run_train
-    from nediff.training.fit import Plan
+    from nediff.training.fitting import Plan
 
     plan = Plan(minutes, steps, recipe, size.value, kind.value, crop, batch, seed=seed)
     request = TrainRequest(data, out, sigma, units.value, simulate, range_, axes, resume, plan)
@@ -222,7 +222,10 @@ def main() -> None:
         # what is left here is the disk's or the system's doing, not a mistake of ours
         name = f" ({error.filename})" if error.filename else ""
         _refuse(f"{error.strerror or error}{name}.")
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        # torch says that memory has run out with a RuntimeError
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
         _refuse("There is not enough memory for this; try smaller images or fewer samples.")
     except Interrupted as signal:
         typer.secho("nediff: interrupted; the files written so far are whole.", err=True)

@@ -25,7 +25,7 @@ from nediff.networks import build_denoiser, count_parameters
 from nediff.problem import Problem
 from nediff.recipes import recipe_named
 from nediff.runs import CONFIG_FILE, load_config
-from nediff.training.fit import (
+from nediff.training.fitting import (
     Plan,
     check_folder,
     plan_run,
@@ -110,6 +110,11 @@ def refuse_conflicts(request: TrainRequest, existing: RunConfig | None) -> None:
             "How strong is the noise? Give its standard deviation with --sigma, as a fraction of "
             "the intensity range, or in the data's units with --units data."
         )
+    if None not in (request.sigma, request.simulate) and request.sigma != request.simulate:
+        raise NediffError(
+            f"--simulate {request.simulate:g} adds noise of that level, so --sigma "
+            f"{request.sigma:g} would be wrong; leave --sigma out."
+        )
     if loss == "supervised" and request.simulate is None:
         raise NediffError(
             "The supervised recipe needs clean images: give them as DATA, with --simulate."
@@ -176,7 +181,7 @@ def _reopened(request: TrainRequest, config: RunConfig) -> Measurements:
     _refuse_other_levels(request, config, recorded)
     measurements = _open(request, recorded, request.axes or data.axes)
     if data.simulate is not None:
-        measurements = measurements.simulate(data.simulate, config.training.seed)
+        measurements = measurements.simulate(data.simulate, data.simulate_seed)
     refuse_other_data(measurements, config, request.out)
     say(f"going on with {request.out} as recorded in its {CONFIG_FILE}")
     return measurements
@@ -201,7 +206,12 @@ def _refuse_other_levels(request: TrainRequest, config: RunConfig, range: Intens
         )
 
 
-def train_with_bar(config: RunConfig, measurements: Measurements, out: Path) -> int:
+def train_with_bar(
+    config: RunConfig,
+    measurements: Measurements,
+    out: Path,
+    how_to_go_on: str = "go on with the same command and --resume",
+) -> int:
     """The loop under a progress bar that Ctrl-C stops cleanly; returns the exit code."""
     parameters = count_parameters(build_denoiser(config.network))
     say(
@@ -215,5 +225,5 @@ def train_with_bar(config: RunConfig, measurements: Measurements, out: Path) -> 
     if finished:
         say(f"done: {out} (use it with: nediff restore {out} IMAGES --out restored)")
         return 0
-    say(f"stopped and saved in {out}; go on with the same command and --resume")
+    say(f"stopped and saved in {out}; {how_to_go_on}")
     return 128 + (stopper.signal or 0)

@@ -16,11 +16,16 @@ from nediff.errors import NediffError
 
 @dataclass(frozen=True)
 class Header:
-    """``mapped``: the pixels lie in the file as they are, so that it can be memory-mapped."""
+    """``mapped``: the pixels lie in the file as they are, so that it can be memory-mapped.
+
+    ``min_is_white``: viewers show the file inverted (a kind of grey TIFF). The values are used
+    as they are; it is only for writing the like.
+    """
 
     layout: Layout
     dtype: np.dtype[Any]
     mapped: bool
+    min_is_white: bool = False
 
 
 def native_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:

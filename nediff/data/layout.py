@@ -108,7 +108,7 @@ def _guess(shape: tuple[int, ...], where: str) -> str:
     if len(shape) == 2:
         return "YX"
     if len(shape) == 3:
-        return "YXC" if shape[-1] <= _MOST_CHANNELS else "IYX"
+        return _guess_three(shape, where)
     if len(shape) == 4 and shape[-1] <= _MOST_CHANNELS:
         return "IYXC"
     if len(shape) == 4 and shape[1] <= _MOST_CHANNELS:
@@ -117,3 +117,20 @@ def _guess(shape: tuple[int, ...], where: str) -> str:
         f"It is not clear which axes of {where}, of shape {shape}, are rows, columns and "
         "channels; give their order as axes, for example NCHW."
     )
+
+
+def _guess_three(shape: tuple[int, ...], where: str) -> str:
+    """Short and last are channels, long and first a stack; short and first could be either.
+
+    A wrong guess there would train on the wrong images without a word. A first axis of one is
+    one grey image either way.
+    """
+    first, _, last = shape
+    if last <= _MOST_CHANNELS:
+        return "YXC"
+    if 1 < first <= _MOST_CHANNELS:
+        raise NediffError(
+            f"{where}, of shape {shape}, may be one image of {first} channels or a stack of "
+            f'{first} grey images; say which: --axes CHW or --axes NHW (axes="CHW" or "NHW").'
+        )
+    return "IYX"

@@ -86,6 +86,11 @@ class Measurements:
         """The standard deviation of the simulated noise (unit range); None where it is real."""
         return None if self.noise is None else self.noise.sigma
 
+    @property
+    def simulate_seed(self) -> int:
+        """The seed of the simulated noise; 0 where it is real."""
+        return 0 if self.noise is None else self.noise.seed
+
     def simulate(self, sigma: float, seed: int) -> Measurements:
         """These images, taken as clean, with white noise of ``sigma`` (unit range) drawn once.
 

@@ -63,6 +63,7 @@ def header(path: Path, axes: str | None) -> Header:
         series = _series(tif, path)
         shape, dtype = tuple(int(n) for n in series.shape), np.dtype(series.dtype)
         known, mapped = str(series.axes), series.dataoffset is not None
+        min_is_white = _min_is_white(series, path)
     unknown = set(known) <= {"Q", "Y", "X"} and "Q" in known
     if axes is not None or unknown or 0 in shape:
         layout = make_layout(shape, axes, str(path))
@@ -70,7 +71,21 @@ def header(path: Path, axes: str | None) -> Header:
         layout = Layout(known, shape)
     else:
         raise NediffError(f"{path} has the axes {known}, which are not those of images.")
-    return Header(layout, native_dtype(dtype, str(path)), mapped)
+    return Header(layout, native_dtype(dtype, str(path)), mapped, min_is_white)
+
+
+def _min_is_white(series: Any, path: Path) -> bool:
+    """Whether the lowest value is shown white; refuses palettes, whose values are no intensities.
+
+    Averaging the numbers of colours, as restoring does, gives numbers of other colours.
+    """
+    photometric = series.keyframe.photometric
+    if photometric == tifffile.PHOTOMETRIC.PALETTE:
+        raise NediffError(
+            f"{path} has a colour palette, so that its values are numbers of colours and not "
+            "intensities; convert it to RGB, or to grey."
+        )
+    return bool(photometric == tifffile.PHOTOMETRIC.MINISWHITE)
 
 
 def open_map(path: Path) -> Array:
@@ -129,9 +144,10 @@ def _page(series: Any, number: int, shape: tuple[int, ...]) -> Array:
 def write(path: Path, header: Header, images: Iterable[Array], source: Path | None) -> None:
     """Write the images, each (C, H, W), uncompressed and in the layout of the header."""
     layout = header.layout
-    array = tifffile.memmap(
-        path, shape=layout.shape, dtype=header.dtype, bigtiff=None, **_tags(layout)
-    )
+    tags = _tags(layout)
+    if header.min_is_white:
+        tags["photometric"] = "miniswhite"
+    array = tifffile.memmap(path, shape=layout.shape, dtype=header.dtype, bigtiff=None, **tags)
     fill(path, array, layout, images)
 
 

@@ -111,11 +111,3 @@ class Calibration:
                 predicted, found = np.sqrt(variance / count), np.sqrt(error / count)
                 out.append((float(predicted), float(found), float(count / self.pixels)))
         return out
-
-
-def calibrate_against(truths: list[Array], samples: list[Array], mmse: list[Array]) -> Calibration:
-    """The calibration of samples (n, C, H, W) against truths (C, H, W), image by image."""
-    calibration = Calibration(n=len(samples[0]))
-    for truth, drawn, estimate in zip(truths, samples, mmse, strict=True):
-        calibration.add(truth, drawn, estimate)
-    return calibration

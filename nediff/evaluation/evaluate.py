@@ -14,6 +14,7 @@ from nediff.data import Measurements
 from nediff.divergence import monte_carlo
 from nediff.evaluation.calibration import Calibration
 from nediff.evaluation.metrics import psnr, ssim
+from nediff.losses import decibels
 from nediff.randomness import Draws, derive_key, normal_field
 from nediff.restorer import Restorer
 
@@ -53,6 +54,7 @@ class Blind:
     """What noisy images say without any truth (SURE and law 3), at σ_n."""
 
     estimated_psnr: float
+    """−10 log₁₀ of the mean squared error over all pixels, estimated by SURE."""
     predicted_psnr: float
     """From the network's own divergence, σ² div D / m: equal for the true MMSE denoiser."""
 
@@ -137,11 +139,11 @@ def _blind(
     restorer: Restorer, noisy: Measurements, seed: int, progress: Progress | None = None
 ) -> Blind:
     """SURE, and law 3: E‖x − D‖² = σ² E[div D] for the MMSE denoiser."""
-    sigma = torch.tensor([restorer.problem.sigma])
+    sigma = torch.tensor([restorer.problem.sigma], device=restorer.device)
     estimated, predicted, pixels = 0.0, 0.0, 0
     for i in range(len(noisy)):
-        y = torch.from_numpy(noisy.image(i))[None]
-        probe = Draws(seed, f"blind {noisy.name(i)}", 1).normal_like(y)
+        y = torch.from_numpy(noisy.image(i))[None].to(restorer.device)
+        probe = Draws(seed, f"blind {noisy.name(i)}", 1, y.device).normal_like(y)
         value, divergence = monte_carlo(restorer.denoiser, y, sigma, probe)
         variance = sigma.square()
         residual = (y - value).square().sum()
@@ -150,8 +152,4 @@ def _blind(
         pixels += y.numel()
         if progress is not None:
             progress(i + 1, len(noisy))
-    return Blind(_to_psnr(estimated / pixels), _to_psnr(predicted / pixels))
-
-
-def _to_psnr(error: float) -> float:
-    return float(-10 * np.log10(max(error, 1e-10)))
+    return Blind(decibels(estimated / pixels), decibels(predicted / pixels))

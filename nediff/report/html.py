@@ -131,7 +131,7 @@ def _numbers(evaluation: Evaluation) -> str:
         (f"{level.psnr:.2f} dB", f"PSNR after restoring, {gain:+.1f} dB over the noisy images"),
         (
             f"{evaluation.blind.estimated_psnr:.2f} dB",
-            "the same, estimated from the noisy images alone",
+            "the same, estimated without any truth (SURE)",
         ),
     ]
     if evaluation.spread is not None:
@@ -151,8 +151,8 @@ def _numbers(evaluation: Evaluation) -> str:
 
 _WHAT_PICTURES_MEAN = """<p><b>Noisy</b> is all the method gets. The <b>MMSE estimate</b> is the
 average of everything the image could have been: the smallest error one can make, and therefore a
-little smooth. Each <b>sample</b> is one image that could have been: as sharp as the truth, equally
-plausible, and different from the others wherever the noise has destroyed the answer. The
+little smooth. Each <b>sample</b> is one image that could have been, and should look as sharp as
+the truth: samples differ from each other wherever the noise has destroyed the answer. The
 <b>standard deviation</b> of the samples says where that is: dark pixels are certain, bright ones
 are not. The <b>truth</b> was used only to write this report. Numbers are PSNR against it.</p>"""
 
@@ -171,8 +171,8 @@ def _charts(report: Report) -> str:
 
 
 _CURVE_TEXT = """The data were noisy at one level only. Sampling needs a denoiser for every lower
-level too; the blue curve shows that it was learned, although no image that clean was ever
-seen."""
+level too. It was learned if the blue curve stays well above the grey one to the left, although
+no image of this size that clean was ever seen."""
 _COVERAGE_TEXT = """The calibration plot. For each pixel the samples give an interval that promises
 to hold the truth with a certain probability. On the line, it does just that; below it, the
 intervals are too narrow; above, too wide."""

@@ -1,4 +1,4 @@
-"""The training loop: one readable loop on Accelerate, for one process or many."""
+"""The training loop: one readable loop, on whatever device Accelerate finds."""
 
 from __future__ import annotations
 
@@ -142,6 +142,7 @@ class Trainer:
                 self.progress = self.progress.after(loss, before + time.monotonic() - started)
                 if observer is not None:
                     observer.on_step(step + 1, steps, loss)
+                self._refuse_divergence()
                 due, stopping = (step + 1) % every == 0 or step + 1 == steps, stop()
                 if due:
                     self._report(log, observer)
@@ -151,19 +152,22 @@ class Trainer:
                     return False
         return True
 
+    def _refuse_divergence(self) -> None:
+        """Stop before weights that are not finite replace good ones on disk."""
+        if not math.isfinite(self.progress.loss_sum):
+            raise NediffError(
+                f"The training diverged at step {self.progress.step}: its loss is not finite any "
+                "more; check σ and the data."
+            )
+
     def _report(self, log: MetricsLog, observer: Observer | None) -> None:
         """Validate, and write down how the steps since the last time went."""
         done = self.progress
-        if not math.isfinite(done.loss_sum):
-            raise NediffError(
-                f"The training diverged before step {done.step}: its loss is not finite any more; "
-                "check σ and the data."
-            )
-        psnr = self._validate(observer)
+        psnr = self.validate(observer)
         log.write(done.step, done.seconds, done.loss_sum / done.loss_count, psnr)
         self.progress = replace(self.progress, loss_sum=0.0, loss_count=0)
 
-    def _validate(self, observer: Observer | None) -> float:
+    def validate(self, observer: Observer | None) -> float:
         """Estimated PSNR of the averaged weights; keeps them if they are the best so far."""
         weights = self.ema.weights
         denoiser = self.bare_model

@@ -16,6 +16,9 @@ from torch import Tensor, nn
 
 from nediff.config import OptimizerName
 
+STATE_KEYS = {"muon": ("momentum",), "adam": ("count", "mean", "square")}
+"""What is remembered of each parameter, by the kind of its group."""
+
 
 def orthogonalise(matrix: Tensor, iterations: int = 5) -> Tensor:
     """UVᵀ of the matrix's singular value decomposition UΣVᵀ, roughly, by Newton-Schulz steps.

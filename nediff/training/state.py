@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nediff.errors import NediffError
 from nediff.runs import copy_checked, read_tensors, write_tensors
+from nediff.training.optimizer import STATE_KEYS
 
 STATE_FILE = "state/state.safetensors"
 
@@ -73,18 +74,17 @@ def load_state(
     """Fill weights, averages and optimizer in place and say where the run stands."""
     path = folder / STATE_FILE
     tensors, metadata = read_tensors(path)
+    kinds = {p: group["kind"] for group in optimizer.param_groups for p in group["params"]}
     try:
         progress = Progress(**json.loads(metadata["progress"]))
         for name, parameter in model.named_parameters():
             copy_checked(parameter, tensors[f"model.{name}"], name, path)
             for kind, weights in averages.items():
                 copy_checked(weights[name], tensors[f"{kind}.{name}"], name, path)
-            for key in ("momentum", "mean", "square", "count"):
-                value = tensors.get(f"optimizer.{key}.{name}")
-                if value is not None:
-                    state = torch.zeros_like(parameter) if key != "count" else torch.zeros(())
-                    copy_checked(state, value, f"{key} of {name}", path)
-                    optimizer.state[parameter][key] = state
+            for key in STATE_KEYS[kinds[parameter]] if progress.step else ():
+                state = torch.zeros(()) if key == "count" else torch.zeros_like(parameter)
+                copy_checked(state, tensors[f"optimizer.{key}.{name}"], f"{key} of {name}", path)
+                optimizer.state[parameter][key] = state
     except (KeyError, TypeError, ValueError) as error:
         raise NediffError(f"{path} does not hold the state of this run ({error}).") from error
     return progress

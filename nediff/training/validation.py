@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from nediff.data import Measurements
 from nediff.divergence import Map
-from nediff.losses import sure
+from nediff.losses import decibels, sure
 from nediff.problem import Problem
 from nediff.randomness import Draws
 
@@ -39,12 +37,7 @@ class SureValidation:
             sigma = torch.full((1,), self.problem.sigma, device=device)
             value = sure(denoiser, y, sigma, probe.to(device), self.problem)
             total, pixels = total + value.item() * y.numel(), pixels + y.numel()
-        return to_psnr(total / pixels)
-
-
-def to_psnr(mse: float) -> float:
-    """−10 log₁₀(MSE), for intensities in [0, 1]; an estimate ≤ 0 counts as 1e-10."""
-    return -10 * math.log10(max(mse, 1e-10))
+        return decibels(total / pixels)
 
 
 def _centre(measurements: Measurements, index: int, side: int) -> Tensor:

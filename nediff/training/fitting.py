@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 
 from nediff import __version__
-from nediff.config import DataConfig, NetworkConfig, RunConfig, TrainingConfig
+from nediff.config import DataConfig, NetworkConfig, RecipeConfig, RunConfig, TrainingConfig
 from nediff.data import Measurements, check_sigma, open_measurements, split
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser
@@ -34,7 +34,7 @@ class Plan:
 
     minutes: float | None = None
     steps: int | None = None
-    recipe: str = "default"
+    recipe: str | RecipeConfig = "default"
     size: str = "small"
     kind: str = "edm"
     crop: int = 40
@@ -49,8 +49,9 @@ def fit(
     *,
     minutes: float | None = None,
     steps: int | None = None,
-    recipe: str = "default",
+    recipe: str | RecipeConfig = "default",
     size: str = "small",
+    crop: int = 40,
     seed: int = 0,
     out: str | Path | None = None,
     observer: Observer | None = None,
@@ -59,19 +60,21 @@ def fit(
 
     ``measurements`` are `Measurements`, or anything `open_measurements` reads (a folder, a
     file, an array). ``problem`` is a `Problem`, or just σ_n in unit intensities for denoising.
-    Without a budget it trains for 20 minutes. ``out`` is a run folder to keep everything in.
+    Without a budget it trains for 20 minutes. ``recipe`` is a name or a `RecipeConfig`. ``out``
+    is a run folder to keep everything in.
     """
+    source = str(measurements) if isinstance(measurements, (str, Path)) else "(in memory)"
     if not isinstance(measurements, Measurements):
         measurements = open_measurements(measurements)
     if not isinstance(problem, Problem):
         problem = Problem.denoising(problem, measurements.channels)
     if minutes is not None and steps is not None:
         raise NediffError("Give minutes or steps, not both.")
-    plan = Plan(minutes=minutes, steps=steps, recipe=recipe, size=size, seed=seed)
+    plan = Plan(minutes=minutes, steps=steps, recipe=recipe, size=size, crop=crop, seed=seed)
     folder = None if out is None else Path(out)
     if folder is not None:
         check_folder(folder)
-    config = plan_run(measurements, problem, plan, source="(in memory)")
+    config = plan_run(measurements, problem, plan, source)
     if folder is not None:
         start_folder(folder, config)
     restorer, _ = run_training(config, measurements, folder, observer)
@@ -118,6 +121,7 @@ def _configure(
             fingerprint=measurements.fingerprint,
             sigma=problem.sigma,
             simulate=measurements.simulated,
+            simulate_seed=measurements.simulate_seed,
         ),
         network=NetworkConfig.model_validate(
             {
@@ -125,7 +129,7 @@ def _configure(
                 "kind": plan.kind,
                 "channels": measurements.channels,
                 "sigma_data": _sigma_data(measurements, problem.sigma),
-                "resolution": plan.crop,
+                "resolution": 128 if plan.crop >= 128 else 64,
             }
         ),
         recipe=recipe_named(plan.recipe),
@@ -133,6 +137,8 @@ def _configure(
             steps=1,
             batch=plan.batch,
             crop=plan.crop,
+            # Muon is tried and tested on our own U-Nets; the paper's network trains with Adam
+            optimizer="adam" if plan.size == "paper" else "muon",
             learning_rate=plan.learning_rate,
             seed=plan.seed,
         ),
@@ -147,7 +153,7 @@ def _sigma_data(measurements: Measurements, sigma: float) -> float:
 
 def _with_steps(config: RunConfig, steps: int, minutes: float | None) -> RunConfig:
     every = max(10, -(-steps // VALIDATIONS))
-    ema = min(max(1 - 12 / max(steps, 1), 0.0), 0.9995)  # the average is over the last twelfth or so
+    ema = min(max(1 - 12 / max(steps, 1), 0.0), 0.9995)  # over the last twelfth or so
     changes = {"steps": steps, "minutes": minutes, "validate_every": every, "ema": ema}
     training = TrainingConfig.model_validate(config.training.model_dump() | changes)
     return config.model_copy(update={"training": training})
@@ -166,7 +172,7 @@ def steps_within(minutes: float, config: RunConfig, measurements: Measurements) 
         done += 1
     per_step = (time.perf_counter() - started) / done
     started = time.perf_counter()
-    trial._validate(None)
+    trial.validate(None)
     per_validation = time.perf_counter() - started
     return max(1, int((60 * minutes - VALIDATIONS * per_validation) / per_step))
 
