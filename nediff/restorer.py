@@ -80,8 +80,8 @@ class Restorer:
         ``seed`` may be one number per image.
         """
         batch = self._batch(y)
-        given = np.atleast_1d(np.asarray(seed, dtype=object))
-        seeds = [operator.index(s) for s in (given if np.ndim(seed) else [seed] * len(batch))]
+        seeds = [operator.index(s) for s in np.atleast_1d(np.asarray(seed, dtype=object))]
+        seeds = seeds * len(batch) if np.ndim(seed) == 0 else seeds
         if len(seeds) != len(batch):
             raise NediffError(f"{len(batch)} images need as many seeds, not {len(seeds)}.")
         levels = self._levels(batch, sigma)
