@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench clean
 
 demo: $(STAMP)  ## Train on noisy photographs for three minutes; writes demo/report.html
 	$(BIN)/nediff demo --out demo

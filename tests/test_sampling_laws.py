@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +12,20 @@ from torch import Tensor
 
 from nediff.evaluation import Calibration
 from nediff.problem import Problem
-from nediff.sampling import SOLVERS, SamplerSettings, noise_levels, sample_posterior, solve
+from nediff.sampling import (
+    PAPER_SETTINGS,
+    SOLVERS,
+    SamplerSettings,
+    noise_levels,
+    sample_posterior,
+    solve,
+)
 from nediff.sampling.solvers import network_calls
 from tests.gaussian import GaussianPrior, TwoModes
 
 SIGMA, N = 0.075, 20_000
 Z = 5.0  # standard errors allowed: a right sampler fails one entry in 2·10⁶
-FINE = SamplerSettings(steps=40, sigma_min_ratio=1 / 300)
+FINE = SamplerSettings(steps=40, sigma_min_ratio=1 / 300, gamma=7)
 
 
 def draw(
@@ -54,7 +62,7 @@ def measurement(prior: GaussianPrior) -> Tensor:
 def test_gaussian_prior_with_full_covariance(
     solver: str, prior: GaussianPrior, measurement: Tensor
 ) -> None:
-    settings = SamplerSettings(solver, FINE.steps, FINE.sigma_min_ratio)
+    settings = replace(FINE, solver=solver)
     samples = draw(prior.denoise, measurement, settings).flatten(1)
     mean, covariance = prior.posterior(measurement, SIGMA)
     sd = covariance.diagonal().sqrt()
@@ -75,7 +83,7 @@ def test_mixture_mode_weights(solver: str) -> None:
     y = torch.full((1, 2, 2), 0.006, dtype=torch.float64)
     expected = prior.posterior_weight(y[None], torch.tensor([SIGMA]))[0].item()
     assert 0.55 < expected < 0.9  # both modes matter
-    samples = draw(prior.denoise, y, SamplerSettings(solver, 60, 1 / 300)).flatten(1)
+    samples = draw(prior.denoise, y, SamplerSettings(solver, 60, 1 / 300, 7)).flatten(1)
     upper = samples.mean(1) > 0
     error = math.sqrt(expected * (1 - expected) / N)
     assert abs(upper.double().mean().item() - expected) < Z * error + 0.01
@@ -96,11 +104,22 @@ def test_first_order_solvers_converge(
     _, covariance = prior.posterior(measurement, SIGMA)
     errors = []
     for steps in (25, 200):
-        samples = draw(prior.denoise, measurement, SamplerSettings(solver, steps, 1 / 300), 8000)
+        samples = draw(prior.denoise, measurement, SamplerSettings(solver, steps, 1 / 300, 7), 8000)
         ratio = samples.flatten(1).var(0).sum() / covariance.trace()
         errors.append(abs(ratio.item() - 1))
     assert errors[1] < 0.06
     assert errors[1] < errors[0] or errors[0] < 0.02
+
+
+def test_the_default_settings_are_right_to_a_few_per_cent(
+    prior: GaussianPrior, measurement: Tensor
+) -> None:
+    """Ten calls: what they leave of discretisation stays below 5 % of the spread."""
+    mean, covariance = prior.posterior(measurement, SIGMA)
+    sd = covariance.diagonal().sqrt()
+    samples = draw(prior.denoise, measurement, SamplerSettings()).flatten(1)
+    assert ((samples.mean(0) - mean).abs() < (Z / math.sqrt(N) + 0.02) * sd).all()
+    assert ((samples.std(0) / sd - 1).abs() < Z / math.sqrt(2 * N) + 0.05).all()
 
 
 def calibration_of(prior: GaussianPrior, settings: SamplerSettings, images: int) -> Calibration:
@@ -121,7 +140,7 @@ def calibration_of(prior: GaussianPrior, settings: SamplerSettings, images: int)
 @pytest.mark.parametrize("solver", ["heun", "dpm2m"])
 def test_right_samplers_are_calibrated(solver: str, prior: GaussianPrior) -> None:
     images = 3000
-    calibration = calibration_of(prior, SamplerSettings(solver, 25, 1 / 100), images)
+    calibration = calibration_of(prior, SamplerSettings(solver, 25, 1 / 100, 7), images)
     # relative error of a mean of squares over ≥ `images` independent values, twice: √(2·2/images)
     tolerance = Z * math.sqrt(4 / images) / 2 + 0.02
     assert abs(calibration.ratio - 1) < tolerance
@@ -133,7 +152,7 @@ def test_right_samplers_are_calibrated(solver: str, prior: GaussianPrior) -> Non
 def test_the_printed_algorithm_is_detected_as_too_narrow(
     prior: GaussianPrior, measurement: Tensor
 ) -> None:
-    settings = SamplerSettings("paper", steps=25, sigma_min_ratio=0.01 / 0.075)
+    settings = PAPER_SETTINGS
     _, covariance = prior.posterior(measurement, SIGMA)
     samples = draw(prior.denoise, measurement, settings, 2000).flatten(1)
     assert samples.var(0).sum() < 0.05 * covariance.trace()

@@ -14,6 +14,7 @@ from nediff.data import ImageFile, Scan, list_files, scan, write_like, write_tif
 from nediff.errors import NediffError
 from nediff.restorer import Restorer
 from nediff.runs import make_folder
+from nediff.sampling import PAPER_SETTINGS
 
 Page = NDArray[np.floating]
 
@@ -36,8 +37,9 @@ class RestoreRequest:
 def run_restore(request: RestoreRequest) -> None:
     """Restore every file; all inputs and outputs are checked before the first is written."""
     restorer = Restorer.load(request.run)
-    steps = request.steps or restorer.sampler.steps
-    restorer.sampler = replace(restorer.sampler, solver=request.solver, steps=steps)
+    settings = PAPER_SETTINGS if request.solver == "paper" else restorer.sampler
+    steps = request.steps or settings.steps
+    restorer.sampler = replace(settings, solver=request.solver, steps=steps)
     files = _checked_files(restorer, request)
     make_folder(request.out)
     with bar() as progress:

@@ -73,18 +73,18 @@ class ResidualBlock(nn.Module):
 class UNet(nn.Module):
     """F(u, σ): residual U-Net with additive skips.
 
-    ``stem`` > 1 folds stem×stem pixels into channels first (pixel-unshuffle), so that the
-    widest feature maps are smaller and the convolutions wider: much more network per second
-    on a CPU. ``widths`` are the channels of each level, ``blocks`` the residual blocks per
-    level and direction. Input and output (B, C, H, W), H and W multiples of ``multiple``.
+    ``widths`` are the channels of each level, ``blocks`` the residual blocks per level and
+    direction. ``stem`` > 1 first folds stem×stem pixels into channels (pixel-unshuffle): more
+    steps per second, but less learned per minute (docs/results/architecture), so our sizes
+    have stem 1. Input and output (B, C, H, W), H and W multiples of ``multiple``.
     """
 
     def __init__(
         self,
         channels: int,
-        widths: tuple[int, ...] = (32, 64, 96),
-        blocks: tuple[int, ...] = (2, 2, 2),
-        stem: int = 2,
+        widths: tuple[int, ...],
+        blocks: tuple[int, ...],
+        stem: int,
         embedding: int = 64,
     ) -> None:
         super().__init__()
