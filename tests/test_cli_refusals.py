@@ -160,7 +160,8 @@ def test_contradicting_options(data: Path, tmp_path: Path) -> None:
     train(tmp_path, "How strong is the noise", data, "--no-sigma")
     train(tmp_path, "no recipe 'best'; there are: default", data, "--recipe", "best")
     train(tmp_path, "needs clean images", data, "--recipe", "supervised")
-    train(tmp_path, "simulate must be a positive", data, "--simulate", 0)
+    train(tmp_path, "--sigma 0.1 would be wrong", data, "--simulate", 0.2)
+    train(tmp_path, "simulate must be a positive", data, "--simulate", 0, "--no-sigma")
     train(tmp_path, "no homogeneous form", data, "--size", "paper", "--kind", "homogeneous")
     for minutes in (0, -1, "nan", "inf"):
         train(tmp_path, "more than 0 minutes", data, "--minutes", minutes)
@@ -467,7 +468,7 @@ def test_training_that_diverges_is_not_saved(
 ) -> None:
     monkeypatch.setattr(Trainer, "step", lambda self, step: 1.0 if step < 10 else float("nan"))
     command = ("train", data, "--sigma", SIGMA, "--steps", 20, "--out", tmp_path / "run", *TINY)
-    one_sentence(nediff(*command), "diverged before step 20")
+    one_sentence(nediff(*command), "diverged at step 11")
     monkeypatch.undo()
     assert "step 20:" in succeeded(*command, "--resume").err
 
