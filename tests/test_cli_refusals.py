@@ -466,7 +466,12 @@ def test_full_disk_while_saving_keeps_the_state_before(
 def test_training_that_diverges_is_not_saved(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Trainer, "step", lambda self, step: 1.0 if step < 10 else float("nan"))
+    real = Trainer.step
+
+    def diverging(self: Trainer, step: int) -> float:
+        return real(self, step) if step < 10 else float("nan")
+
+    monkeypatch.setattr(Trainer, "step", diverging)
     command = ("train", data, "--sigma", SIGMA, "--steps", 20, "--out", tmp_path / "run", *TINY)
     one_sentence(nediff(*command), "diverged at step 11")
     monkeypatch.undo()
