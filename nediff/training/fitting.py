@@ -164,13 +164,13 @@ def steps_within(minutes: float, config: RunConfig, measurements: Measurements) 
     if not 0 < minutes < math.inf:
         raise NediffError(f"The budget must be more than 0 minutes and finite, not {minutes:g}.")
     trial = make_trainer(_with_steps(config, 1000, None), measurements, None)
-    for step in range(3):  # first calls are slow: caches, memory, kernels
-        trial.step(step)
-    started, done = time.perf_counter(), 0
-    while done < 4 or (time.perf_counter() - started < 4.0 and done < 200):
-        trial.step(3 + done)
-        done += 1
-    per_step = (time.perf_counter() - started) / done
+    seconds: list[float] = []
+    while len(seconds) < 8 or (sum(seconds) < 8.0 and len(seconds) < 200):
+        started = time.perf_counter()
+        trial.step(len(seconds))
+        seconds.append(time.perf_counter() - started)
+    late = seconds[len(seconds) // 2 :]  # the first steps also fill caches
+    per_step = sum(late) / len(late)
     started = time.perf_counter()
     trial.validate(None)
     per_validation = time.perf_counter() - started
