@@ -47,7 +47,7 @@ def run(tmp_path: Path, trained: Path) -> Path:
     return Path(shutil.copytree(trained / "run", tmp_path / "run"))
 
 
-def one_sentence(outcome: Outcome, match: str) -> None:
+def assert_one_sentence(outcome: Outcome, match: str) -> None:
     """Exit code 2, and standard error ends in one line of ours that says it."""
     assert outcome.code == 2, outcome
     lines = outcome.err.splitlines()
@@ -57,29 +57,29 @@ def one_sentence(outcome: Outcome, match: str) -> None:
     assert lines[-1].endswith((".", "?"))
 
 
-def refused(tmp_path: Path, match: str, *arguments: object) -> None:
+def assert_refused(tmp_path: Path, match: str, *arguments: object) -> None:
     """The command is refused with that sentence and changes nothing."""
     before = tree(tmp_path)
-    one_sentence(nediff(*arguments), match)
+    assert_one_sentence(nediff(*arguments), match)
     assert tree(tmp_path) == before
 
 
-def train(tmp_path: Path, match: str, data: object, *options: object) -> None:
+def assert_train_refused(tmp_path: Path, match: str, data: object, *options: object) -> None:
     sigma = () if "--sigma" in options or "--no-sigma" in options else ("--sigma", SIGMA)
     budget = () if "--steps" in options or "--minutes" in options else ("--steps", 2)
     rest = [o for o in options if o != "--no-sigma"]
     out = () if "--out" in options else ("--out", tmp_path / "out")
-    refused(tmp_path, match, "train", data, *sigma, *budget, *out, *TINY, *rest)
+    assert_refused(tmp_path, match, "train", data, *sigma, *budget, *out, *TINY, *rest)
 
 
 # --- data ---------------------------------------------------------------------------------------
 
 
 def test_missing_and_empty_folder(tmp_path: Path) -> None:
-    train(tmp_path, "nowhere does not exist", tmp_path / "nowhere")
+    assert_train_refused(tmp_path, "nowhere does not exist", tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    train(tmp_path, "empty has no images", tmp_path / "empty")
-    train(tmp_path, "No image matches", tmp_path / "empty" / "*.png")
+    assert_train_refused(tmp_path, "empty has no images", tmp_path / "empty")
+    assert_train_refused(tmp_path, "No image matches", tmp_path / "empty" / "*.png")
 
 
 def png(folder: Path, name: str, side: int = 40, channels: int = 1) -> Path:
@@ -97,17 +97,17 @@ def test_damaged_images(tmp_path: Path) -> None:
         png(folder, f"{i}.png")
     whole = (folder / "1.png").read_bytes()
     (folder / "1.png").write_bytes(whole[: len(whole) // 2])
-    train(tmp_path, r"1\.png cannot be read as PNG", folder)
+    assert_train_refused(tmp_path, r"1\.png cannot be read as PNG", folder)
     (folder / "1.png").write_text("only a text")
-    train(tmp_path, r"1\.png cannot be read as PNG", folder)
+    assert_train_refused(tmp_path, r"1\.png cannot be read as PNG", folder)
     (folder / "1.png").write_bytes(b"")
-    train(tmp_path, r"1\.png cannot be read as PNG", folder)
+    assert_train_refused(tmp_path, r"1\.png cannot be read as PNG", folder)
 
 
 @pytest.mark.parametrize("name", ["text.tif", "text.jpg", "text.webp", "text.npy"])
 def test_text_under_another_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("line\nafter\nline\n" * 40)
-    train(tmp_path, rf"{name} cannot be read as", tmp_path / name)
+    assert_train_refused(tmp_path, rf"{name} cannot be read as", tmp_path / name)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -120,51 +120,63 @@ def test_pixels_that_are_no_numbers(data: Path, tmp_path: Path, bad: float, suff
         np.save(path, image)
     else:
         tifffile.imwrite(path, image)
-    train(tmp_path, rf"bad\.{suffix} has 1 pixel\(s\) that are NaN or infinite.*row 3", data)
+    assert_train_refused(
+        tmp_path, rf"bad\.{suffix} has 1 pixel\(s\) that are NaN or infinite.*row 3", data
+    )
 
 
 def test_mixed_channels(tmp_path: Path) -> None:
     folder = png(tmp_path / "data", "grey.png").parent
     png(folder, "rgb.png", channels=3)
-    train(tmp_path, r"grey\.png has 1 channel\(s\) but rgb\.png has 3", folder)
+    assert_train_refused(tmp_path, r"grey\.png has 1 channel\(s\) but rgb\.png has 3", folder)
 
 
 def test_image_smaller_than_the_crop(data: Path, tmp_path: Path) -> None:
     tifffile.imwrite(data / "small.tif", noisy(5, 20, 60).astype(np.float32))
-    train(tmp_path, "smallest image is 20 pixels on a side.*crop of 24", data)
+    assert_train_refused(tmp_path, "smallest image is 20 pixels on a side.*crop of 24", data)
 
 
 @pytest.mark.parametrize("sigma", [0, -0.1, "nan", "inf"])
 def test_sigma_that_is_none(data: Path, tmp_path: Path, sigma: object) -> None:
-    train(tmp_path, "must be a positive number", data, "--sigma", sigma)
+    assert_train_refused(tmp_path, "must be a positive number", data, "--sigma", sigma)
 
 
 def test_absurd_sigma(data: Path, tmp_path: Path) -> None:
     eight_bit = png(tmp_path / "8", "a.png").parent
-    train(tmp_path, "larger than.*say --units data", eight_bit, "--sigma", 25)
-    train(tmp_path, "cannot be larger than the total variation", data, "--sigma", 0.6)
-    train(tmp_path, "practically no noise", data, "--sigma", 1e-9)
-    train(tmp_path, "practically no noise", eight_bit, "--sigma", 1e-5, "--units", "data")
+    assert_train_refused(tmp_path, "larger than.*say --units data", eight_bit, "--sigma", 25)
+    assert_train_refused(
+        tmp_path, "cannot be larger than the total variation", data, "--sigma", 0.6
+    )
+    assert_train_refused(tmp_path, "practically no noise", data, "--sigma", 1e-9)
+    assert_train_refused(
+        tmp_path, "practically no noise", eight_bit, "--sigma", 1e-5, "--units", "data"
+    )
 
 
 def test_range_that_is_none(data: Path, tmp_path: Path) -> None:
-    train(tmp_path, "is not a range", data, "--range", 1, 0)
-    train(tmp_path, "is not a range", data, "--range", 0, "nan")
+    assert_train_refused(tmp_path, "is not a range", data, "--range", 1, 0)
+    assert_train_refused(tmp_path, "is not a range", data, "--range", 0, "nan")
 
 
 # --- options ------------------------------------------------------------------------------------
 
 
 def test_contradicting_options(data: Path, tmp_path: Path) -> None:
-    train(tmp_path, "--minutes or --steps, not both", data, "--minutes", 1, "--steps", 2)
-    train(tmp_path, "How strong is the noise", data, "--no-sigma")
-    train(tmp_path, "no recipe 'best'; there are: default", data, "--recipe", "best")
-    train(tmp_path, "needs clean images", data, "--recipe", "supervised")
-    train(tmp_path, "--sigma 0.1 would be wrong", data, "--simulate", 0.2)
-    train(tmp_path, "simulate must be a positive", data, "--simulate", 0, "--no-sigma")
-    train(tmp_path, "no homogeneous form", data, "--size", "paper", "--kind", "homogeneous")
+    assert_train_refused(
+        tmp_path, "--minutes or --steps, not both", data, "--minutes", 1, "--steps", 2
+    )
+    assert_train_refused(tmp_path, "How strong is the noise", data, "--no-sigma")
+    assert_train_refused(tmp_path, "no recipe 'best'; there are: default", data, "--recipe", "best")
+    assert_train_refused(tmp_path, "needs clean images", data, "--recipe", "supervised")
+    assert_train_refused(tmp_path, "--sigma 0.1 would be wrong", data, "--simulate", 0.2)
+    assert_train_refused(
+        tmp_path, "simulate must be a positive", data, "--simulate", 0, "--no-sigma"
+    )
+    assert_train_refused(
+        tmp_path, "no homogeneous form", data, "--size", "paper", "--kind", "homogeneous"
+    )
     for minutes in (0, -1, "nan", "inf"):
-        train(tmp_path, "more than 0 minutes", data, "--minutes", minutes)
+        assert_train_refused(tmp_path, "more than 0 minutes", data, "--minutes", minutes)
 
 
 @pytest.mark.parametrize(
@@ -196,14 +208,18 @@ def test_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple
 
 
 def test_existing_run(data: Path, run: Path, tmp_path: Path) -> None:
-    train(tmp_path, "already holds a run; add --resume", data, "--out", run)
+    assert_train_refused(tmp_path, "already holds a run; add --resume", data, "--out", run)
 
 
 def test_out_is_a_file(data: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    train(tmp_path, "is a file, not a folder", data, "--out", tmp_path / "file")
-    train(tmp_path, "is a file, not a folder", data, "--out", tmp_path / "file", "--resume")
-    train(tmp_path, "Cannot make the folder", data, "--out", tmp_path / "file" / "run")
+    assert_train_refused(tmp_path, "is a file, not a folder", data, "--out", tmp_path / "file")
+    assert_train_refused(
+        tmp_path, "is a file, not a folder", data, "--out", tmp_path / "file", "--resume"
+    )
+    assert_train_refused(
+        tmp_path, "Cannot make the folder", data, "--out", tmp_path / "file" / "run"
+    )
 
 
 @pytest.mark.parametrize("options", [(), ("--resume",)])
@@ -211,19 +227,25 @@ def test_a_run_without_its_configuration_is_not_taken_over(
     data: Path, run: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     (run / "config.yaml").unlink()
-    train(tmp_path, "lost its config.yaml", data, "--out", run, *options)
+    assert_train_refused(tmp_path, "lost its config.yaml", data, "--out", run, *options)
 
 
 def test_resuming_with_other_data(run: Path, tmp_path: Path) -> None:
     more = float_folder(tmp_path / "more", count=4)
-    train(tmp_path, "other data .images: 3 then, 4 now", more, "--out", run, "--resume")
+    assert_train_refused(
+        tmp_path, "other data .images: 3 then, 4 now", more, "--out", run, "--resume"
+    )
     other = float_folder(tmp_path / "other")
     tifffile.imwrite(other / "a1.tif", noisy(77).astype(np.float32))
-    train(tmp_path, "other data .standard deviation", other, "--out", run, "--resume")
+    assert_train_refused(
+        tmp_path, "other data .standard deviation", other, "--out", run, "--resume"
+    )
     colour = png(tmp_path / "colour", "a.png", channels=3).parent
     for name in ("b.png", "c.png"):
         shutil.copy(colour / "a.png", colour / name)
-    train(tmp_path, "other data .channels: 1 then, 3 now", colour, "--out", run, "--resume")
+    assert_train_refused(
+        tmp_path, "other data .channels: 1 then, 3 now", colour, "--out", run, "--resume"
+    )
 
 
 @pytest.mark.parametrize(
@@ -242,19 +264,19 @@ def test_resuming_with_other_data(run: Path, tmp_path: Path) -> None:
 def test_resuming_with_other_options(
     data: Path, run: Path, tmp_path: Path, options: tuple[str, ...], match: str
 ) -> None:
-    train(tmp_path, match, data, "--out", run, "--resume", *options)
+    assert_train_refused(tmp_path, match, data, "--out", run, "--resume", *options)
 
 
 def test_damaged_state_is_not_resumed(data: Path, run: Path, tmp_path: Path) -> None:
     path = run / "state/state.safetensors"
     whole, tensors = path.read_bytes(), load(path.read_bytes())
     path.write_bytes(whole[:-100])
-    train(tmp_path, "state.safetensors is corrupt", data, "--out", run, "--resume")
+    assert_train_refused(tmp_path, "state.safetensors is corrupt", data, "--out", run, "--resume")
     shutil.copy(run / "model.safetensors", path)
-    train(tmp_path, "does not hold the state", data, "--out", run, "--resume")
+    assert_train_refused(tmp_path, "does not hold the state", data, "--out", run, "--resume")
     key = next(k for k in tensors if k.startswith("optimizer.momentum."))
     save_file(tensors | {key: tensors[key].flatten()}, path, metadata=_metadata(whole))
-    train(tmp_path, "has shape", data, "--out", run, "--resume")
+    assert_train_refused(tmp_path, "has shape", data, "--out", run, "--resume")
 
 
 def _metadata(content: bytes) -> dict[str, str]:
@@ -269,13 +291,13 @@ def _metadata(content: bytes) -> dict[str, str]:
 
 def restore(tmp_path: Path, match: str, run: Path, images: object, *options: object) -> None:
     out = () if "--out" in options else ("--out", tmp_path / "out")
-    refused(tmp_path, match, "restore", run, images, *out, *options)
+    assert_refused(tmp_path, match, "restore", run, images, *out, *options)
 
 
 def test_a_folder_that_is_no_run(data: Path, tmp_path: Path) -> None:
     restore(tmp_path, "no such folder", tmp_path / "nowhere", data)
     restore(tmp_path, "it has no config.yaml", data, data)
-    refused(tmp_path, "it has no config.yaml", "evaluate", data, data)
+    assert_refused(tmp_path, "it has no config.yaml", "evaluate", data, data)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +315,7 @@ def test_corrupt_configuration(
 ) -> None:
     (run / "config.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     restore(tmp_path, rf"config\.yaml {match}", run, data)
-    train(tmp_path, rf"config\.yaml {match}", data, "--out", run, "--resume")
+    assert_train_refused(tmp_path, rf"config\.yaml {match}", data, "--out", run, "--resume")
 
 
 @pytest.mark.parametrize(
@@ -397,7 +419,9 @@ def test_two_inputs_for_one_output(data: Path, run: Path, tmp_path: Path) -> Non
 
 def test_evaluations_that_make_no_sense(data: Path, run: Path, tmp_path: Path) -> None:
     def evaluate(match: str, *options: object) -> None:
-        refused(tmp_path, match, "evaluate", run, data, "--json", tmp_path / "a.json", *options)
+        assert_refused(
+            tmp_path, match, "evaluate", run, data, "--json", tmp_path / "a.json", *options
+        )
 
     evaluate("--clean or --simulate, not both", "--clean", data, "--simulate", SIGMA)
     evaluate("is another level", "--simulate", 0.05)
@@ -407,8 +431,8 @@ def test_evaluations_that_make_no_sense(data: Path, run: Path, tmp_path: Path) -
     evaluate("44 × 40 pixels and its clean partner a0.tif is 44 × 48", "--clean", other)
     evaluate("nowhere does not exist", "--clean", tmp_path / "nowhere")
     colour = png(tmp_path / "colour", "a.png", channels=3).parent
-    refused(tmp_path, r"3 channel\(s\); this run", "evaluate", run, colour)
-    refused(tmp_path, "is a folder; give --json", "evaluate", run, data, "--json", tmp_path)
+    assert_refused(tmp_path, r"3 channel\(s\); this run", "evaluate", run, colour)
+    assert_refused(tmp_path, "is a folder; give --json", "evaluate", run, data, "--json", tmp_path)
 
 
 # --- disks --------------------------------------------------------------------------------------
@@ -428,12 +452,12 @@ def test_no_place_to_write(
     before = files(tmp_path)
     monkeypatch.setattr(os, "replace", replace)
     reason = f"Cannot write .*{os.strerror(number)}"
-    one_sentence(nediff("restore", run, data, "--out", tmp_path / "out"), reason)
+    assert_one_sentence(nediff("restore", run, data, "--out", tmp_path / "out"), reason)
     assert files(tmp_path) == before
     arguments = ("train", data, "--sigma", SIGMA, "--steps", 2, "--out", tmp_path / "new", *TINY)
-    one_sentence(nediff(*arguments), reason)
+    assert_one_sentence(nediff(*arguments), reason)
     assert files(tmp_path) == before
-    one_sentence(nediff("evaluate", run, data, "--json", tmp_path / "a.json"), reason)
+    assert_one_sentence(nediff("evaluate", run, data, "--json", tmp_path / "a.json"), reason)
     assert files(tmp_path) == before
 
 
@@ -455,7 +479,7 @@ def test_full_disk_while_saving_keeps_the_state_before(
     monkeypatch.setattr(runs, "save_file", save)
     run = tmp_path / "run"
     command = ("train", data, "--sigma", SIGMA, "--steps", 20, "--out", run, *TINY)
-    one_sentence(nediff(*command), r"Cannot write state\.safetensors .*full")
+    assert_one_sentence(nediff(*command), r"Cannot write state\.safetensors .*full")
     assert not [name for name in files(tmp_path) if "tmp" in name]
     monkeypatch.undo()
     outcome = succeeded(*command, "--resume")
@@ -473,7 +497,7 @@ def test_training_that_diverges_is_not_saved(
 
     monkeypatch.setattr(Trainer, "step", diverging)
     command = ("train", data, "--sigma", SIGMA, "--steps", 20, "--out", tmp_path / "run", *TINY)
-    one_sentence(nediff(*command), "diverged at step 11")
+    assert_one_sentence(nediff(*command), "diverged at step 11")
     monkeypatch.undo()
     assert "step 20:" in succeeded(*command, "--resume").err
 
@@ -504,7 +528,7 @@ def process(*arguments: object) -> Outcome:
 def test_disk_that_is_full_while_training(data: Path, small_disk: Path) -> None:
     run = small_disk / "run"
     outcome = process("train", data, "--sigma", SIGMA, "--steps", 2, "--out", run, *TINY)
-    one_sentence(outcome, "Cannot write|Cannot make|No space left")
+    assert_one_sentence(outcome, "Cannot write|Cannot make|No space left")
     names = [name for name in files(small_disk) if "tensorboard" not in name]
     assert not [name for name in names if "tmp" in name or "state." in name]
 
@@ -512,7 +536,7 @@ def test_disk_that_is_full_while_training(data: Path, small_disk: Path) -> None:
 @pytest.mark.parametrize("small_disk", ["16k"], indirect=True)
 def test_disk_that_is_full_while_restoring(data: Path, run: Path, small_disk: Path) -> None:
     outcome = process("restore", run, data, "--out", small_disk / "out")
-    one_sentence(outcome, "Cannot write a1.tif in the folder .*No space left on device")
+    assert_one_sentence(outcome, "Cannot write a1.tif in the folder .*No space left on device")
     assert list(files(small_disk)) == ["out/restored/a0.tif"]
     assert tifffile.imread(small_disk / "out/restored/a0.tif").shape == (40, 44)
 
