@@ -34,8 +34,8 @@ RECIPES: dict[str, RecipeConfig] = {
         RecipeConfig(name="sure", loss="sure"),
     )
 }
-"""The named recipes. `default` is the best we measured (docs/results); `paper` is NE-SURE as
-the paper has it; `supervised` (needs clean images) and `sure` are its two baselines."""
+"""The named recipes. `default` is the best we measured (docs/results); `paper` is the paper's
+loss, NE-SURE, unweighted and not pooled; `supervised` (needs clean images) and `sure` are its two baselines."""
 
 
 @dataclass(frozen=True)
