@@ -35,7 +35,8 @@ RECIPES: dict[str, RecipeConfig] = {
     )
 }
 """The named recipes. `default` is the best we measured (docs/results); `paper` is the paper's
-loss, NE-SURE, unweighted and not pooled; `supervised` (needs clean images) and `sure` are its two baselines."""
+loss, NE-SURE, unweighted and not pooled; `supervised` (needs clean images) and `sure` are its
+two baselines."""
 
 
 @dataclass(frozen=True)
