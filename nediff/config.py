@@ -76,6 +76,11 @@ class RecipeConfig(_Strict):
     """Recorruption strength of `ne_r2r`: the least one when `matched`."""
     matched: bool = False
     """`ne_r2r` only: draw the level first and use the most contrast that reaches it."""
+    rehearse: float = Field(default=0.0, ge=0, lt=1)
+    """This share of each batch are posterior samples of the network itself, used as clean
+    images (training/rehearsal.py) …"""
+    rehearse_from: float = Field(default=0.5, gt=0, lt=1)
+    """… once this share of the steps is done."""
 
     @model_validator(mode="after")
     def _pool_fits(self) -> RecipeConfig:

@@ -28,6 +28,7 @@ RECIPES: dict[str, RecipeConfig] = {
             tau=1.0,
             pool=(1, 2, 4),
             pool_weights=(0.45, 0.30, 0.25),
+            rehearse=0.5,
         ),
         RecipeConfig(name="paper", loss="ne_sure", weighted=False),
         RecipeConfig(name="supervised", loss="supervised"),

@@ -45,9 +45,13 @@ class BatchSource:
         areas = [h * w for h, w in (measurements.size(i) for i in range(len(measurements)))]
         self._area_steps = list(accumulate(areas))
 
-    def groups(self, step: int) -> list[tuple[list[int], Batch]]:
-        """The batch of a step as (global sample indices, crops of one size), sizes ascending."""
-        samples = range(step * self.batch, (step + 1) * self.batch)
+    def groups(self, step: int, count: int | None = None) -> list[tuple[list[int], Batch]]:
+        """The batch of a step as (global sample indices, crops of one size), sizes ascending.
+
+        With ``count``, only the first so many of its crops.
+        """
+        first = step * self.batch
+        samples = range(first, first + (self.batch if count is None else count))
         draws = Draws(self.seed, "crops", samples)
         columns = [draws.uniform().double().tolist() for _ in range(5)]
         by_size: dict[int, list[tuple[int, _Window]]] = {}

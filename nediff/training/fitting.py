@@ -174,6 +174,7 @@ def steps_within(minutes: float, config: RunConfig, measurements: Measurements) 
     started = time.perf_counter()
     trial.validate(None)
     per_validation = time.perf_counter() - started
+    per_step += trial.rehearsal_seconds_per_step()
     return max(1, int((60 * minutes - VALIDATIONS * per_validation) / per_step))
 
 

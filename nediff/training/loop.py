@@ -12,24 +12,38 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from nediff.config import RunConfig
+from nediff.config import RecipeConfig, RunConfig
 from nediff.data import Measurements
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser
 from nediff.problem import Problem
 from nediff.randomness import Draws
-from nediff.recipes import training_loss
-from nediff.runs import save_weights
+from nediff.recipes import Batch, recipe_named, training_loss
+from nediff.runs import save_weights, write_tensors
 from nediff.training.batches import BatchSource
 from nediff.training.ema import EMA
 from nediff.training.metrics import MetricsLog
 from nediff.training.optimizer import build_optimizer
+from nediff.training.rehearsal import (
+    draw_samples,
+    load_samples,
+    pixels_to_sample,
+    rehearsal_batch,
+)
 from nediff.training.schedule import learning_rate
 from nediff.training.state import Progress, load_state, save_state
 from nediff.training.validation import SureValidation
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+
+REHEARSAL_FILE = "state/rehearsal.safetensors"
+
+
+def rehearsal_start(config: RunConfig) -> int:
+    """The step from which on a run trains on samples of its own too."""
+    return int(config.recipe.rehearse_from * config.training.steps)
 
 
 class Observer(Protocol):
@@ -77,6 +91,7 @@ class Trainer:
         )
         self.validation = SureValidation(heldout, problem, settings.seed)
         self.progress = Progress()
+        self.rehearsed: Tensor | None = None
         self.best: dict[str, Tensor] = {k: v.clone() for k, v in self.ema.weights.items()}
 
     @property
@@ -88,6 +103,8 @@ class Trainer:
     def resume(self, folder: Path) -> None:
         """Go on from the state in ``folder``."""
         self.progress = load_state(folder, self.bare_model, self._averages, self.bare_optimizer)
+        if self.config.recipe.rehearse and self.progress.step > rehearsal_start(self.config):
+            self.rehearsed = load_samples(folder / REHEARSAL_FILE)
 
     @property
     def bare_optimizer(self) -> torch.optim.Optimizer:
@@ -111,7 +128,7 @@ class Trainer:
             group["lr"] = learning_rate(step, settings.steps, group["peak"], settings.warmup)
         self.optimizer.zero_grad()
         total = 0.0
-        for samples, batch in self.batches.groups(step):
+        for recipe, samples, batch in self._groups(step):
             device = self.accelerator.device
             batch = replace(
                 batch,
@@ -120,7 +137,7 @@ class Trainer:
                 clean=None if batch.clean is None else batch.clean.to(device),
             )
             draws = Draws(settings.seed, "loss", samples, device)
-            values = training_loss(self.config.recipe, self.model, batch, self.problem, draws)
+            values = training_loss(recipe, self.model, batch, self.problem, draws)
             loss = values.sum() / settings.batch
             self.accelerator.backward(loss)
             total += loss.item()
@@ -128,6 +145,59 @@ class Trainer:
         self.optimizer.step()
         self.ema.update(self.bare_model, step)
         return total
+
+    def _groups(self, step: int) -> list[tuple[RecipeConfig, list[int], Batch]]:
+        """The batch of a step: measurements and, late in a run, samples of our own."""
+        recipe, settings = self.config.recipe, self.config.training
+        rehearsed = 0
+        if step >= rehearsal_start(self.config):
+            rehearsed = round(recipe.rehearse * settings.batch)
+        measured = settings.batch - rehearsed
+        groups = [(recipe, *group) for group in self.batches.groups(step, measured)]
+        if rehearsed:
+            if self.rehearsed is None:
+                self.rehearsed = self._draw_rehearsal()
+            last = (step + 1) * settings.batch
+            samples = list(range(last - rehearsed, last))
+            batch = rehearsal_batch(
+                self.rehearsed, samples, self.problem.sigma, settings.crop, settings.seed
+            )
+            groups.append((recipe_named("supervised"), samples, batch))
+        return groups
+
+    def _draw_rehearsal(self) -> Tensor:
+        """Samples by the averaged weights, kept on disk too: a resumed run must use the same."""
+        settings = self.config.training
+        samples = self._rehearsal_of(
+            pixels_to_sample(settings.steps, settings.batch, settings.crop)
+        )
+        if self.folder is not None and self.accelerator.is_main_process:
+            write_tensors(self.folder / REHEARSAL_FILE, {"samples": samples})
+        return samples
+
+    @torch.no_grad()
+    def _rehearsal_of(self, pixels: int) -> Tensor:
+        train, settings = self.batches.measurements, self.config.training
+        device = self.accelerator.device
+        return draw_samples(
+            self.averaged, train, self.problem, settings.crop, pixels, settings.seed, device
+        )
+
+    def rehearsal_seconds_per_step(self) -> float:
+        """What drawing samples adds to the time of each step, measured on a few."""
+        settings = self.config.training
+        if not self.config.recipe.rehearse:
+            return 0.0
+        self._rehearsal_of(1)  # caches
+        started = time.perf_counter()
+        drawn = self._rehearsal_of(4 * settings.crop**2)
+        per_pixel = (time.perf_counter() - started) / drawn[:, 0].numel()
+        return per_pixel * pixels_to_sample(1, settings.batch, settings.crop)
+
+    def averaged(self, y: Tensor, sigma: Tensor) -> Tensor:
+        """D(y, σ) with the averaged weights."""
+        out: Tensor = torch.func.functional_call(self.bare_model, self.ema.weights, (y, sigma))
+        return out
 
     def run(
         self, observer: Observer | None = None, stop: Callable[[], bool] = lambda: False
@@ -169,19 +239,12 @@ class Trainer:
 
     def validate(self, observer: Observer | None) -> float:
         """Estimated PSNR of the averaged weights; keeps them if they are the best so far."""
-        weights = self.ema.weights
-        denoiser = self.bare_model
-
-        def averaged(y: Tensor, sigma: Tensor) -> Tensor:
-            out: Tensor = torch.func.functional_call(denoiser, weights, (y, sigma))
-            return out
-
-        psnr = self.validation.estimated_psnr(averaged, self.accelerator.device)
+        psnr = self.validation.estimated_psnr(self.averaged, self.accelerator.device)
         best = psnr > self.progress.best_psnr
         if best:
             step = self.progress.step
             self.progress = replace(self.progress, best_psnr=psnr, best_step=step)
-            self.best = {k: v.clone() for k, v in weights.items()}
+            self.best = {k: v.clone() for k, v in self.ema.weights.items()}
         if observer is not None:
             observer.on_validation(self.progress.step, psnr, best)
         return psnr
