@@ -471,7 +471,8 @@ def test_full_disk_while_saving_keeps_the_state_before(
 
     def save(tensors: object, path: Path, metadata: object = None) -> None:
         saves.append(path)
-        if len(saves) > 3:  # weights and state at step 10, weights at step 20, then no more
+        # weights and state at step 10, samples for rehearsal, weights at step 20, then no more
+        if len(saves) > 4:
             path.write_bytes(b"half")
             raise error
         save_file(tensors, path, metadata=metadata)
