@@ -53,7 +53,7 @@ def run_demo(out: Path, minutes: float) -> None:
 
 
 def _train(noisy: Measurements, minutes: float, run: Path) -> None:
-    """With one thread: two are a third faster on an idle machine, but half as fast on a busy one."""
+    """With one thread: two are a third faster on an idle machine, half as fast on a busy one."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     problem = Problem.denoising(SIGMA, noisy.channels)
