@@ -24,7 +24,7 @@ from nediff.errors import NediffError
 from nediff.networks import build_denoiser, count_parameters
 from nediff.problem import Problem
 from nediff.recipes import recipe_named
-from nediff.runs import CONFIG_FILE, load_config
+from nediff.runs import CONFIG_FILE, load_config, load_problem
 from nediff.training.fitting import (
     Plan,
     check_folder,
@@ -182,7 +182,8 @@ def _reopened(request: TrainRequest, config: RunConfig) -> Measurements:
     measurements = _open(request, recorded, request.axes or data.axes)
     if data.simulate is not None:
         measurements = measurements.simulate(data.simulate, data.simulate_seed)
-    refuse_other_data(measurements, config, request.out)
+    problem = load_problem(request.out, config)
+    refuse_other_data(measurements, config, request.out, problem)
     say(f"going on with {request.out} as recorded in its {CONFIG_FILE}")
     return measurements
 

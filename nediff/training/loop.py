@@ -16,6 +16,7 @@ from nediff.config import RunConfig
 from nediff.data import Measurements
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser
+from nediff.operators import LinearOperator
 from nediff.problem import Problem
 from nediff.randomness import Draws
 from nediff.recipes import training_loss
@@ -67,7 +68,7 @@ class Trainer:
         self.ema = EMA(self.bare_model, settings.ema)
         self.batches = BatchSource(
             train,
-            problem.sigma,
+            problem,
             settings.crop,
             settings.batch,
             recipe.pool,
@@ -113,14 +114,11 @@ class Trainer:
         total = 0.0
         for samples, batch in self.batches.groups(step):
             device = self.accelerator.device
-            batch = replace(
-                batch,
-                y=batch.y.to(device),
-                sigma=batch.sigma.to(device),
-                clean=None if batch.clean is None else batch.clean.to(device),
-            )
             draws = Draws(settings.seed, "loss", samples, device)
-            values = training_loss(self.config.recipe, self.model, batch, self.problem, draws)
+            fill_error = self.config.network.fill_error
+            values = training_loss(
+                self.config.recipe, self.model, batch.to(device), draws, fill_error
+            )
             loss = values.sum() / settings.batch
             self.accelerator.backward(loss)
             total += loss.item()
@@ -172,8 +170,8 @@ class Trainer:
         weights = self.ema.weights
         denoiser = self.bare_model
 
-        def averaged(y: Tensor, sigma: Tensor) -> Tensor:
-            out: Tensor = torch.func.functional_call(denoiser, weights, (y, sigma))
+        def averaged(y: Tensor, sigma: Tensor, operator: LinearOperator) -> Tensor:
+            out: Tensor = torch.func.functional_call(denoiser, weights, (y, sigma, operator))
             return out
 
         psnr = self.validation.estimated_psnr(averaged, self.accelerator.device)
