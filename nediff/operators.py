@@ -109,6 +109,10 @@ class LinearOperator(ABC):
         """Where in the image the window of a measurement at (top, left) begins."""
         return top, left
 
+    def frame(self, x: Tensor, height: int, width: int) -> Tensor:
+        """The part of an image that lies over a measurement of this size."""
+        return x
+
     def window(self, top: int, left: int, height: int, width: int) -> LinearOperator:
         """The operator of a crop of the measurement (`crop_step` permitting)."""
         return self
@@ -306,6 +310,12 @@ class Convolution(LinearOperator):
     def image_corner(self, top: int, left: int) -> tuple[int, int]:
         """stride × (top, left)."""
         return top * self.stride, left * self.stride
+
+    def frame(self, x: Tensor, height: int, width: int) -> Tensor:
+        """Without the border that only the kernel reaches."""
+        rows, columns = height * self.stride, width * self.stride
+        top, left = (x.shape[-2] - rows) // 2, (x.shape[-1] - columns) // 2
+        return x[..., top : top + rows, left : left + columns]
 
     def turned(self, k: int) -> Convolution:
         """The kernel turned with the image."""

@@ -177,7 +177,7 @@ def _ne_r2r(
         given = hide_pixels(given, batch.y, recipe.hide, draws)
     # through A (not a mask), every measured value has the noise of the level
     known = given.known(batch.y) if isinstance(given, Mask) else torch.ones_like(batch.y)
-    weight = _weight(recipe, known, level, fill_error)
+    weight = _weight(recipe, known, level, alpha * fill_error)  # less contrast, less error
     denoiser = _through(network, given)
     return losses.ne_r2r(denoiser, batch.y, batch.sigma, alpha, mu, tau, b, problem, given, weight)
 

@@ -69,7 +69,7 @@ class Restorer:
     @torch.no_grad()
     def restore(self, y: Array, sigma: float | None = None) -> Array:
         """The MMSE estimate E[x | y] at noise level ``sigma`` (σ_n unless told)."""
-        batch, problem = self._measured(y)
+        batch, problem = self.measured(y)
         estimate = self.denoiser(batch, self._levels(batch, sigma), problem.operator)
         return _like(y, estimate)
 
@@ -88,14 +88,14 @@ class Restorer:
         Sample k depends on the image, the seed and k alone, whatever else is in the batch.
         ``seed`` may be one number per image.
         """
-        batch, problem = self._measured(y)
+        batch, problem = self.measured(y)
         seeds = [operator.index(s) for s in np.atleast_1d(np.asarray(seed, dtype=object))]
         seeds = seeds * len(batch) if np.ndim(seed) == 0 else seeds
         if len(seeds) != len(batch):
             raise NediffError(f"{len(batch)} images need as many seeds, not {len(seeds)}.")
         levels = self._levels(batch, sigma)
         samples = sample_posterior(
-            self._denoiser_of(problem),
+            self.denoiser_of(problem),
             batch,
             levels,
             problem,
@@ -163,7 +163,7 @@ class Restorer:
             )
         return batch.to(self.device, torch.float32)
 
-    def _measured(self, y: Tensor | NDArray[np.float32]) -> tuple[Tensor, Problem]:
+    def measured(self, y: Tensor | NDArray[np.float32]) -> tuple[Tensor, Problem]:
         """The measurement as a batch, and the instrument as it measured it."""
         batch = self._batch(y)
         self.problem.check_size(*batch.shape[-2:])
@@ -171,7 +171,8 @@ class Restorer:
         here = self.problem.with_operator(window)
         return here.lift(batch), here
 
-    def _denoiser_of(self, problem: Problem) -> Map:
+    def denoiser_of(self, problem: Problem) -> Map:
+        """D(y, σ) for measurements by this (part of the) instrument."""
         return lambda y, sigma: self.denoiser(y, sigma, problem.operator)
 
     @property

@@ -10,12 +10,13 @@ from nediff.networks.denoiser import Denoiser, channel_means, pad_to_multiple
 from nediff.operators import Identity, LinearOperator
 
 
-def expected_error(known: Tensor, sigma: Tensor, fill_error: float) -> Tensor:
+def expected_error(known: Tensor, sigma: Tensor, fill_error: float | Tensor) -> Tensor:
     """How far off the linear fill may be, pixel by pixel: σ where measured, more elsewhere.
 
-    √(σ² + (1 − known) fill_error²), of the shape of ``known``; σ (B,).
+    √(σ² + (1 − known) fill_error²), of the shape of ``known``; σ (B,), as ``fill_error`` may be.
     """
-    return (expand(sigma).square() + (1 - known) * fill_error**2).sqrt()
+    missing = fill_error**2 if isinstance(fill_error, float) else expand(fill_error.square())
+    return (expand(sigma).square() + (1 - known) * missing).sqrt()
 
 
 class FilledDenoiser(Denoiser):
