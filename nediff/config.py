@@ -114,6 +114,11 @@ class RecipeConfig(_Strict):
     """… at σ_n only, as in the EI baseline, instead of a drawn level."""
     group: GroupName | None = None
     """The invariance it uses; None for that of the operator."""
+    rehearse: float = Field(default=0.0, ge=0, lt=1)
+    """This share of each batch are posterior samples of the network itself, used as clean
+    images (training/rehearsal.py) …"""
+    rehearse_from: float = Field(default=0.5, gt=0, lt=1)
+    """… once this share of the steps is done."""
 
     @model_validator(mode="after")
     def _pool_fits(self) -> RecipeConfig:

@@ -20,7 +20,7 @@ def fill_missing(y: Tensor, mask: Tensor) -> Tensor:
     total, weight = _smooth(mask * y), _smooth(mask)
     near = weight > 1e-6
     estimate = total / weight.clamp_min(1e-6)
-    if not bool(near.all()) and min(y.shape[-2:]) > 1:
+    if not bool(near.all()) and max(y.shape[-2:]) > 1:
         estimate = torch.where(near, estimate, _from_half_size(y, mask))
     return torch.where(mask > 0, y, estimate)
 

@@ -117,6 +117,24 @@ def ne_r2r(
     return _total(unbiased, weight) / problem.measured(y)
 
 
+def rehearsed(
+    denoiser: Map,
+    y: Tensor,
+    sigma: Tensor,
+    noise: Tensor,
+    problem: Problem,
+    given: LinearOperator | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """‖A D(y + σ η, σ) − y‖² / m for y = A x without noise, of a posterior sample x of our own.
+
+    ``given`` shows the denoiser only part of it, as in `ne_r2r`.
+    """
+    shown = (given or problem.operator).mask_noise
+    residual = problem.A(denoiser(shown(y + expand(sigma) * noise), sigma)) - y
+    return _total(residual.square(), weight) / problem.measured(y)
+
+
 def equivariance(
     denoiser: Map,
     y: Tensor,

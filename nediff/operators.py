@@ -172,8 +172,10 @@ class Mask(LinearOperator):
     def __init__(self, mask: Tensor, kind: str = "inpainting", periodic: bool = False) -> None:
         self.mask, self.kind, self.periodic = mask, kind, periodic
         self.guides = mask.shape[1]
+        if kind == "demosaicing":
+            self.group = "turns"
         if periodic:
-            self.crop_step, self.group = mask.shape[-1], "turns"
+            self.crop_step = mask.shape[-1]
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:
@@ -204,7 +206,7 @@ class Mask(LinearOperator):
 
     def guide(self, x: Tensor) -> Tensor:
         """The mask."""
-        return self._mask(x).expand_as(x)
+        return self._mask(x).expand(len(x), -1, -1, -1)
 
     def known(self, x: Tensor) -> Tensor:
         """The mask."""
@@ -252,7 +254,9 @@ class Convolution(LinearOperator):
 
     def __init__(self, kernel: Tensor, stride: int = 1, kind: str = "blur") -> None:
         self.kernel, self.stride, self.kind = kernel, stride, kind
-        self.step = float(stride**2)  # the kernel sums to one
+        self.step = 1 / _convolution_gain(kernel, stride)
+        # turned, an oblong kernel needs an image of another size: not one for the same batch
+        self.turns = kernel.shape[-2] == kernel.shape[-1]
 
     def _weight(self, x: Tensor) -> Tensor:
         # torch's conv2d correlates: the kernel is flipped to convolve
@@ -294,7 +298,7 @@ class Convolution(LinearOperator):
         return F.pad(y, pad, mode="replicate") / self._total(y)
 
     def _total(self, y: Tensor) -> Tensor:
-        total = self.kernel.sum(dim=(-2, -1)).to(y)
+        total = self.kernel.to(y).sum(dim=(-2, -1))
         return total if self.kernel.ndim == 2 else _for_batch(total, len(y))[:, None, None, None]
 
     def image_size(self, height: int, width: int) -> tuple[int, int]:
@@ -336,6 +340,20 @@ class Convolution(LinearOperator):
 
     def arrays(self) -> dict[str, Tensor]:
         return {"kernel": self.kernel}
+
+
+def _convolution_gain(kernel: Tensor, stride: int) -> float:
+    """‖A‖² of a strided convolution with positive weights; no less than that for any others.
+
+    A Aᵀ convolves with every stride-th value of the kernel's autocorrelation.
+    """
+    kernels = kernel[None] if kernel.ndim == 2 else kernel
+    rows, columns = kernel.shape[-2] - 1, kernel.shape[-1] - 1
+    own = F.conv2d(
+        kernels[None], kernels[:, None], padding=(rows, columns), groups=len(kernels)
+    ).abs()
+    kept = own[..., rows % stride :: stride, columns % stride :: stride]
+    return float(kept.sum(dim=(-2, -1)).max().clamp_min(1e-12))
 
 
 class Fourier(LinearOperator):
@@ -409,6 +427,7 @@ class Physics(LinearOperator):
             measured = physics.A(ones)
             self.measured_shape: tuple[int, ...] = tuple(int(k) for k in measured.shape[1:])
             self._through = physics.A_adjoint(measured)
+            self._reached = _reached(physics, ones)
             self.step = 1.0 / max(_largest_gain(physics, ones), 1e-12)
         if len(self.measured_shape) != 3:
             raise ValueError(
@@ -432,10 +451,21 @@ class Physics(LinearOperator):
         return out
 
     def fill(self, y: Tensor) -> Tensor:
-        """Aᵀy / AᵀA1 where that is not close to zero, zero elsewhere."""
+        """Aᵀy / AᵀA1 where that is not close to zero; the rest from its neighbours."""
         through = self._through.to(y)
         safe = through.abs() > 1e-3 * through.abs().max()
-        return torch.where(safe, self.A_adjoint(y) / torch.where(safe, through, 1.0), 0.0)
+        known = self.A_adjoint(y) / torch.where(safe, through, 1.0)
+        return fill_missing(known, safe.to(y.dtype))
+
+    def mask_noise(self, noise: Tensor) -> Tensor:
+        """Zero where no image reaches: a value that A leaves zero is not measured."""
+        return self._reached.to(noise) * noise
+
+    def __eq__(self, other: object) -> bool:
+        same = super().__eq__(other)
+        return same if same is not True else self.physics is other.physics  # type: ignore[attr-defined]
+
+    __hash__ = None  # type: ignore[assignment]
 
     def measured_channels(self, channels: int) -> int:
         return self.measured_shape[0]
@@ -448,6 +478,13 @@ class Physics(LinearOperator):
 
     def measured_size(self, height: int, width: int) -> tuple[int, int]:
         return self.measured_shape[1], self.measured_shape[2]
+
+
+def _reached(physics: Any, like: Tensor) -> Tensor:
+    """1 where the measurement of a random image is not exactly zero."""
+    image = torch.randn(like.shape, generator=torch.Generator().manual_seed(1))
+    values: Tensor = physics.A(image)
+    return (values != 0).float()
 
 
 def _largest_gain(physics: Any, x: Tensor, rounds: int = 20) -> float:

@@ -35,6 +35,7 @@ RECIPES: dict[str, RecipeConfig] = {
             tau=1.0,
             pool=(1, 2, 4),
             pool_weights=(0.45, 0.30, 0.25),
+            rehearse=0.5,
         ),
         RecipeConfig(name="paper", loss="ne_sure", weighted=False),
         RecipeConfig(name="supervised", loss="supervised"),
@@ -116,7 +117,9 @@ def _through(network: Network, operator: LinearOperator) -> Map:
     return lambda u, sigma: network(u, sigma, operator)
 
 
-def _weight(recipe: RecipeConfig, known: Tensor, level: Tensor, fill_error: float) -> Tensor | None:
+def _weight(
+    recipe: RecipeConfig, known: Tensor, level: Tensor, fill_error: float | Tensor
+) -> Tensor | None:
     return expected_error(known, level, fill_error) ** -2 if recipe.weighted else None
 
 
@@ -172,14 +175,32 @@ def _ne_r2r(
     else:
         alpha, tau = u, torch.full_like(u, recipe.tau)
     level = losses.recorrupted_level(alpha * batch.sigma, tau)
-    given = batch.given or problem.operator
-    if recipe.hide > 0:
-        given = hide_pixels(given, batch.y, recipe.hide, draws)
-    # through A (not a mask), every measured value has the noise of the level
-    known = given.known(batch.y) if isinstance(given, Mask) else torch.ones_like(batch.y)
+    given, known = _shown(recipe, batch, draws)
     weight = _weight(recipe, known, level, alpha * fill_error)  # less contrast, less error
     denoiser = _through(network, given)
     return losses.ne_r2r(denoiser, batch.y, batch.sigma, alpha, mu, tau, b, problem, given, weight)
+
+
+def rehearsal_loss(
+    recipe: RecipeConfig, network: Network, batch: Batch, draws: Draws, fill_error: float = 0.0
+) -> Tensor:
+    """The loss on samples of our own, whose y has no noise; one number per image, (B,)."""
+    level = draws.uniform(recipe.alpha_min, 1.0).to(batch.y) * batch.sigma
+    noise = draws.normal_like(batch.y)
+    given, known = _shown(recipe, batch, draws)
+    weight = _weight(recipe, known, level, fill_error)
+    denoiser = _through(network, given)
+    return losses.rehearsed(denoiser, batch.y, level, noise, batch.problem, given, weight)
+
+
+def _shown(recipe: RecipeConfig, batch: Batch, draws: Draws) -> tuple[LinearOperator, Tensor]:
+    """What the network is shown of the measurements, and which of their values that are."""
+    given = batch.given or batch.problem.operator
+    if recipe.hide > 0:
+        given = hide_pixels(given, batch.y, recipe.hide, draws)
+    if isinstance(given, Mask):
+        return given, given.known(batch.y)
+    return given, torch.ones_like(batch.y)
 
 
 def hide_pixels(given: LinearOperator, y: Tensor, most: float, draws: Draws) -> LinearOperator:

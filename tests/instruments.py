@@ -30,13 +30,11 @@ class Case:
 
     def measurements(self, n: int, seed: int = 1) -> Tensor:
         """Any values of the right shape, not only those that A can give."""
-        like = self.operator.A(self.images(1))
+        like = self.operator.A(self.images(n))
         return normals((n, *like.shape[1:]), seed, self.dtype)
 
 
-def normals(
-    shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float64
-) -> Tensor:
+def normals(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 

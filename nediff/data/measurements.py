@@ -137,6 +137,11 @@ class Measurements:
         )
 
     @property
+    def files(self) -> list[ImageFile]:
+        """The files the images are read from."""
+        return list(dict.fromkeys(window.file for window in self.windows))
+
+    @property
     def fingerprint(self) -> str:
         """A short text that changes with the names, the order or the sizes of the images."""
         listing = "\n".join(f"{w.name} {w.height} {w.width}" for w in self.windows)
@@ -186,6 +191,11 @@ class Measurements:
     ) -> NDArray[np.float32]:
         place = (window.top + top, window.left + left, height, width)
         return self.range.to_unit(window.file.read_crop(window.page, *place))
+
+    def with_range(self, range: IntensityRange, chosen: str, variance: float) -> Measurements:
+        """The same data in another unit range; ``variance`` (within images) is in data units."""
+        within = variance / range.scale**2
+        return Measurements(self.windows, range, chosen, within, self.noise, self.instrument)
 
     def with_windows(self, windows: Sequence[Window]) -> Measurements:
         """The same data, other parts of it."""

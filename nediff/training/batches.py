@@ -17,6 +17,7 @@ from nediff.pooling import gather, gathered_noise, pool, pool_masked
 from nediff.problem import Problem, stack_operators
 from nediff.randomness import Draws, derive_key, normal_field
 from nediff.recipes import Batch
+from nediff.training.rehearsal import offset
 
 LEAST_POOLED_CROP = 16
 """A pooled crop smaller than this teaches nothing but borders."""
@@ -52,9 +53,13 @@ class BatchSource:
         areas = [h * w for h, w in (measurements.size(i) for i in range(len(measurements)))]
         self._area_steps = list(accumulate(areas))
 
-    def groups(self, step: int) -> list[tuple[list[int], Batch]]:
-        """The batch of a step as (global sample indices, crops of one size), sizes ascending."""
-        samples = range(step * self.batch, (step + 1) * self.batch)
+    def groups(self, step: int, count: int | None = None) -> list[tuple[list[int], Batch]]:
+        """The batch of a step as (global sample indices, crops of one size), sizes ascending.
+
+        With ``count``, only the first so many of its crops.
+        """
+        first = step * self.batch
+        samples = range(first, first + (self.batch if count is None else count))
         draws = Draws(self.seed, "crops", samples)
         columns = [draws.uniform().double().tolist() for _ in range(5)]
         by_size: dict[tuple[int, int], list[tuple[int, _Crop]]] = {}
@@ -86,8 +91,8 @@ class BatchSource:
             f,
             side,
             side,
-            _offset(top, height - side, step),
-            _offset(left, width - side, step),
+            offset(top, height - side, step),
+            offset(left, width - side, step),
             int(turn * 8) if operator.turns else 0,
         )
 
@@ -152,12 +157,6 @@ class BatchSource:
             torch.cat(clean) if clean else None,
             stack_operators(given) if any(c.given for c in crops) else None,
         )
-
-
-def _offset(unit: float, room: int, step: int) -> int:
-    """A multiple of ``step`` between 0 and ``room``, all as likely."""
-    places = room // step
-    return step * min(int(unit * (places + 1)), places)
 
 
 def _tensor(image: NDArray[np.float32]) -> Tensor:

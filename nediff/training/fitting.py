@@ -228,6 +228,7 @@ def steps_within(
     started = time.perf_counter()
     trial.validate(None)
     per_validation = time.perf_counter() - started
+    per_step += trial.rehearsal_seconds_per_step()
     return max(1, int((60 * minutes - VALIDATIONS * per_validation) / per_step))
 
 

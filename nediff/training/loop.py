@@ -19,18 +19,27 @@ from nediff.networks import build_denoiser
 from nediff.operators import LinearOperator
 from nediff.problem import Problem
 from nediff.randomness import Draws
-from nediff.recipes import training_loss
+from nediff.recipes import Batch, rehearsal_loss, training_loss
 from nediff.runs import save_weights
 from nediff.training.batches import BatchSource
 from nediff.training.ema import EMA
 from nediff.training.metrics import MetricsLog
 from nediff.training.optimizer import build_optimizer
+from nediff.training.rehearsal import Rehearsal, draw_rehearsal, pixels_to_sample
 from nediff.training.schedule import learning_rate
 from nediff.training.state import Progress, load_state, save_state
 from nediff.training.validation import SureValidation
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+
+REHEARSAL_FILE = "state/rehearsal.safetensors"
+
+
+def rehearsal_start(config: RunConfig) -> int:
+    """The step from which on a run trains on samples of its own too."""
+    return int(config.recipe.rehearse_from * config.training.steps)
 
 
 class Observer(Protocol):
@@ -78,6 +87,7 @@ class Trainer:
         )
         self.validation = SureValidation(heldout, problem, settings.seed)
         self.progress = Progress()
+        self.rehearsal: Rehearsal | None = None
         self.best: dict[str, Tensor] = {k: v.clone() for k, v in self.ema.weights.items()}
 
     @property
@@ -89,6 +99,8 @@ class Trainer:
     def resume(self, folder: Path) -> None:
         """Go on from the state in ``folder``."""
         self.progress = load_state(folder, self.bare_model, self._averages, self.bare_optimizer)
+        if self.config.recipe.rehearse and self.progress.step > rehearsal_start(self.config):
+            self.rehearsal = Rehearsal.load(folder / REHEARSAL_FILE)
 
     @property
     def bare_optimizer(self) -> torch.optim.Optimizer:
@@ -107,18 +119,17 @@ class Trainer:
 
     def step(self, step: int) -> float:
         """One optimisation step; returns the mean loss of the batch."""
-        settings = self.config.training
+        settings, recipe = self.config.training, self.config.recipe
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, settings.steps, group["peak"], settings.warmup)
         self.optimizer.zero_grad()
         total = 0.0
-        for samples, batch in self.batches.groups(step):
+        for rehearsed, samples, batch in self._groups(step):
             device = self.accelerator.device
             draws = Draws(settings.seed, "loss", samples, device)
             fill_error = self.config.network.fill_error
-            values = training_loss(
-                self.config.recipe, self.model, batch.to(device), draws, fill_error
-            )
+            loss_of = rehearsal_loss if rehearsed else training_loss
+            values = loss_of(recipe, self.model, batch.to(device), draws, fill_error)
             loss = values.sum() / settings.batch
             self.accelerator.backward(loss)
             total += loss.item()
@@ -126,6 +137,56 @@ class Trainer:
         self.optimizer.step()
         self.ema.update(self.bare_model, step)
         return total
+
+    def _groups(self, step: int) -> list[tuple[bool, list[int], Batch]]:
+        """The batch of a step: measurements and, late in a run (True), samples of our own."""
+        recipe, settings = self.config.recipe, self.config.training
+        rehearsed = 0
+        if step >= rehearsal_start(self.config):
+            rehearsed = round(recipe.rehearse * settings.batch)
+        measured = settings.batch - rehearsed
+        groups = [(False, *group) for group in self.batches.groups(step, measured)]
+        if rehearsed:
+            if self.rehearsal is None:
+                self.rehearsal = self._draw_rehearsal()
+            last = (step + 1) * settings.batch
+            samples = list(range(last - rehearsed, last))
+            batch = self.rehearsal.batch(samples, self.problem, settings.crop, settings.seed)
+            groups.append((True, samples, batch))
+        return groups
+
+    def _draw_rehearsal(self) -> Rehearsal:
+        """Samples by the averaged weights, kept on disk too: a resumed run must use the same."""
+        settings = self.config.training
+        drawn = self._rehearsal_of(pixels_to_sample(settings.steps, settings.batch, settings.crop))
+        if self.folder is not None and self.accelerator.is_main_process:
+            drawn.save(self.folder / REHEARSAL_FILE)
+        return drawn
+
+    @torch.no_grad()
+    def _rehearsal_of(self, pixels: int) -> Rehearsal:
+        train, settings = self.batches.measurements, self.config.training
+        device = self.accelerator.device
+        return draw_rehearsal(
+            self.averaged, train, self.problem, settings.crop, pixels, settings.seed, device
+        )
+
+    def rehearsal_seconds_per_step(self) -> float:
+        """What drawing samples adds to the time of each step, measured on a few."""
+        settings = self.config.training
+        if not self.config.recipe.rehearse:
+            return 0.0
+        self._rehearsal_of(1)  # caches
+        started = time.perf_counter()
+        drawn = self._rehearsal_of(4 * settings.crop**2)
+        per_pixel = (time.perf_counter() - started) / drawn.y[:, 0].numel()
+        return per_pixel * pixels_to_sample(1, settings.batch, settings.crop)
+
+    def averaged(self, y: Tensor, sigma: Tensor, operator: LinearOperator) -> Tensor:
+        """D(y, σ) with the averaged weights."""
+        model, weights = self.bare_model, self.ema.weights
+        out: Tensor = torch.func.functional_call(model, weights, (y, sigma, operator))
+        return out
 
     def run(
         self, observer: Observer | None = None, stop: Callable[[], bool] = lambda: False
@@ -167,19 +228,12 @@ class Trainer:
 
     def validate(self, observer: Observer | None) -> float:
         """Estimated PSNR of the averaged weights; keeps them if they are the best so far."""
-        weights = self.ema.weights
-        denoiser = self.bare_model
-
-        def averaged(y: Tensor, sigma: Tensor, operator: LinearOperator) -> Tensor:
-            out: Tensor = torch.func.functional_call(denoiser, weights, (y, sigma, operator))
-            return out
-
-        psnr = self.validation.estimated_psnr(averaged, self.accelerator.device)
+        psnr = self.validation.estimated_psnr(self.averaged, self.accelerator.device)
         best = psnr > self.progress.best_psnr
         if best:
             step = self.progress.step
             self.progress = replace(self.progress, best_psnr=psnr, best_step=step)
-            self.best = {k: v.clone() for k, v in weights.items()}
+            self.best = {k: v.clone() for k, v in self.ema.weights.items()}
         if observer is not None:
             observer.on_validation(self.progress.step, psnr, best)
         return psnr
