@@ -1,9 +1,9 @@
 """The losses of METHOD.md §2, as pure functions: per image, shape (B,).
 
 All randomness comes in as tensors: noise or probes like y, α, μ, τ and σ as (B,). Losses in
-measurement space are divided by m, the number of measured values; `supervised` and
-`equivariance`, in image space, by n. ``weight`` multiplies the squared residuals, per pixel or
-per image; what to weight by is left to the recipe.
+measurement space are divided by m, the number of measured values (where there is none, they
+are zero); `supervised` and `equivariance`, in image space, by n. ``weight`` multiplies the
+squared residuals, per pixel or per image; what to weight by is left to the recipe.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def sure(
         lambda u, s: problem.A(denoiser(u, s)), y, sigma, problem.mask_noise(probe)
     )
     m, variance = problem.measured(y), sigma.square()
-    return (_total((y - value).square()) + 2 * variance * div) / m - variance
+    total = _total((y - value).square()) + 2 * variance * div - m * variance
+    return total / m.clamp_min(1)
 
 
 def ne_sure(
@@ -114,7 +115,7 @@ def ne_r2r(
     seen = shown(torch.ones_like(y))
     noise_of_target = expand(s.square()) * (1 + seen * expand(tau**-2))
     unbiased = residual.square() - problem.mask_noise(noise_of_target)
-    return _total(unbiased, weight) / problem.measured(y)
+    return _total(unbiased, weight) / problem.measured(y).clamp_min(1)
 
 
 def rehearsed(
@@ -132,7 +133,7 @@ def rehearsed(
     """
     shown = (given or problem.operator).mask_noise
     residual = problem.A(denoiser(shown(y + expand(sigma) * noise), sigma)) - y
-    return _total(residual.square(), weight) / problem.measured(y)
+    return _total(residual.square(), weight) / problem.measured(y).clamp_min(1)
 
 
 def equivariance(

@@ -317,7 +317,8 @@ class Convolution(LinearOperator):
 
     def frame(self, x: Tensor, height: int, width: int) -> Tensor:
         """Without the border that only the kernel reaches."""
-        rows, columns = height * self.stride, width * self.stride
+        rows = min(height * self.stride, x.shape[-2])
+        columns = min(width * self.stride, x.shape[-1])
         top, left = (x.shape[-2] - rows) // 2, (x.shape[-1] - columns) // 2
         return x[..., top : top + rows, left : left + columns]
 
@@ -347,7 +348,7 @@ def _convolution_gain(kernel: Tensor, stride: int) -> float:
 
     A Aᵀ convolves with every stride-th value of the kernel's autocorrelation.
     """
-    kernels = kernel[None] if kernel.ndim == 2 else kernel
+    kernels = (kernel[None] if kernel.ndim == 2 else kernel).double()
     rows, columns = kernel.shape[-2] - 1, kernel.shape[-1] - 1
     own = F.conv2d(
         kernels[None], kernels[:, None], padding=(rows, columns), groups=len(kernels)
@@ -462,10 +463,11 @@ class Physics(LinearOperator):
         return self._reached.to(noise) * noise
 
     def __eq__(self, other: object) -> bool:
-        same = super().__eq__(other)
-        return same if same is not True else self.physics is other.physics  # type: ignore[attr-defined]
+        if not isinstance(other, Physics):
+            return NotImplemented
+        return self.physics is other.physics and self.image_shape == other.image_shape
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def measured_channels(self, channels: int) -> int:
         return self.measured_shape[0]

@@ -19,32 +19,62 @@ def pool(y: Image, factor: int) -> Image:
     return means
 
 
-def pool_masked(y: Image, mask: Image, factor: int) -> tuple[Image, Image]:
-    """Blocks of which every pixel is measured become measured coarse pixels, with noise σ/f.
+def pool_masked(y: Image, mask: Image, factor: int, noise: Image) -> tuple[Image, Image]:
+    """Blocks of which more than half is measured become measured coarse pixels: (pooled, mask).
 
-    The others are missing: a sparser mask. Returns (pooled y, its mask).
+    Each is the mean of what is measured in it; ``noise`` (standard normal times σ, of the
+    result's shape) brings all to the noise of the least measured one, `masked_noise` × σ. That a
+    few pixels of a block are missing makes its mean differ from that of all by a little detail;
+    in return, most of a coarse image is there, and can be shown to the network in part.
     """
-    complete = _blocks(mask, factor).min(axis=(2, 4))
-    return pool(y, factor) * complete, complete
+    counts = _blocks(mask, factor).sum(axis=(2, 4))
+    measured = (counts > factor**2 / 2).astype(np.float32)
+    counts = np.maximum(counts, 1)
+    means = _blocks(y * mask, factor).sum(axis=(2, 4)) / counts
+    missing = np.maximum(masked_noise(factor) ** 2 - 1 / counts, 0)
+    pooled: Image = (measured * (means + np.sqrt(missing) * noise)).astype(np.float32)
+    return pooled, measured
+
+
+def masked_noise(factor: int) -> float:
+    """The noise of a pixel of `pool_masked`, in units of σ."""
+    return 1.0 if factor == 1 else float((factor**2 // 2 + 1) ** -0.5)
 
 
 def gather(y: Image, mask: Image, factor: int, noise: Image) -> Image:
-    """A mosaic (C, H, W), to a complete image of 1/factor its size: means of each colour's pixels.
+    """A mosaic (C, H, W), to a complete image of 1/factor its size, with the noise of the noisiest.
 
-    Every colour occurs in each block of ``factor`` pixels (an even number for Bayer). A colour
-    that occurs more often than another has less noise; ``noise`` (standard normal, of the
-    result's shape, times σ) makes up for it, so that all have that of the rarest.
+    Each pixel is a weighted mean of the colour's own values in one block (so the noise stays
+    white), with the smallest weights whose centre of mass is that of the block: a plain mean
+    would shift the colours against each other. A block of 2×2 has one red value only and cannot
+    be centred. ``noise`` (standard normal times σ, of the result's shape) brings the colours with
+    less noise up to that of the noisiest, `gathered_noise` × σ.
     """
-    counts = _blocks(mask, factor).sum(axis=(2, 4))
-    means = _blocks(y * mask, factor).sum(axis=(2, 4)) / counts
-    least = counts.min()
-    out: Image = (means + noise * np.sqrt(1 / least - 1 / counts)).astype(np.float32)
+    weights = centred_weights(mask[:, :factor, :factor])
+    gains = np.square(weights).sum(axis=(1, 2))
+    rows, columns = y.shape[1] // factor, y.shape[2] // factor
+    means = _blocks(y, factor) * weights[:, None, :, None, :]
+    added = np.sqrt(gains.max() - gains)[:, None, None] * noise[:, :rows, :columns]
+    out: Image = (means.sum(axis=(2, 4)) + added).astype(np.float32)
     return out
 
 
 def gathered_noise(mask: Image, factor: int) -> float:
-    """The noise of a gathered pixel in units of σ: 1/√(pixels of the rarest colour in a block)."""
-    return float(1 / np.sqrt(_blocks(mask, factor).sum(axis=(2, 4)).min()))
+    """The noise of a gathered pixel, in units of σ."""
+    weights = centred_weights(mask[:, :factor, :factor])
+    return float(np.sqrt(np.square(weights).sum(axis=(1, 2)).max()))
+
+
+def centred_weights(block: Image) -> NDArray[np.float64]:
+    """Of each channel's measured pixels in a block (C, f, f): sum one, centred, least squares."""
+    weights = np.zeros(block.shape)
+    middle = (block.shape[-1] - 1) / 2
+    for channel, measured in enumerate(block):
+        places = np.argwhere(measured > 0)
+        conditions = np.vstack([np.ones(len(places)), (places - middle).T])
+        values = np.linalg.pinv(conditions) @ np.array([1.0, 0.0, 0.0])
+        weights[channel][tuple(places.T)] = values / values.sum()
+    return weights
 
 
 def _blocks(y: Image, factor: int) -> Image:

@@ -55,7 +55,7 @@ _FOR_OPERATORS: dict[str, RecipeConfig] = {
 the baseline it compares with: SURE + EI at σ_n alone."""
 
 _DEFAULTS: dict[str, dict[str, object]] = {
-    "inpainting": {"hide": 0.5, "ei": 0.0, "pool": (1, 2), "pool_weights": (0.6, 0.4)},
+    "inpainting": {"hide": 0.2, "ei": 0.0, "pool": (1, 2, 4), "pool_weights": (0.3, 0.35, 0.35)},
     "demosaicing": {"pool": (1, 2, 4), "pool_weights": (0.3, 0.4, 0.3), "ei": 0.0},
 }
 """What the default recipe changes for an operator."""

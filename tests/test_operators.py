@@ -397,6 +397,20 @@ def test_the_fill_of_a_blur_lies_over_its_image() -> None:
         torch.testing.assert_close(filled[..., inner], ramp[..., inner])
 
 
+@every_case
+def test_the_frame_of_an_image_lies_over_its_measurement(case: Case) -> None:
+    """Where the measurement is an image itself, that of a fill is the measurement."""
+    operator, y = case.operator, case.measurements(BATCH)
+    framed = operator.frame(operator.fill(y), *y.shape[-2:])
+    if not isinstance(operator, Convolution):
+        assert framed.shape[-2:] == case.shape[1:]
+        return
+    whole = [min(n * operator.stride, k) for n, k in zip(y.shape[-2:], case.shape[1:], strict=True)]
+    assert list(framed.shape[-2:]) == whole
+    if operator.stride == 1:
+        torch.testing.assert_close(framed, y, rtol=1e-6, atol=1e-6)  # the kernels sum to one
+
+
 # --- noise and sizes ------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nediff.data import Measurements
 from nediff.operators import Identity, LinearOperator, Mask, turn
-from nediff.pooling import gather, gathered_noise, pool, pool_masked
+from nediff.pooling import gather, gathered_noise, masked_noise, pool, pool_masked
 from nediff.problem import Problem, stack_operators
 from nediff.randomness import Draws, derive_key, normal_field
 from nediff.recipes import Batch
@@ -125,27 +125,20 @@ class BatchSource:
             return _Crop(_tensor(pool(y, factor)), sigma / factor, crop.operator)
         assert isinstance(crop.operator, Mask)  # the plan allows pooling for no other
         mask = crop.operator.mask[0].numpy()
-        if crop.operator.kind == "demosaicing":
-            return self._gathered(y, mask, factor, sample)
-        coarse, measured = pool_masked(y, mask, factor)
-        if measured.mean() < LEAST_MEASURED:
-            size = y.shape[-1] // factor  # as large as a pooled crop, but not pooled
-            window = crop.operator.window(0, 0, size, size)
-            return _Crop(crop.y[..., :size, :size], sigma, window)
-        return _Crop(_tensor(coarse), sigma / factor, Mask(_tensor(measured)))
-
-    def _gathered(
-        self, y: NDArray[np.float32], mask: NDArray[np.float32], factor: int, sample: int
-    ) -> _Crop:
-        """A complete, coarser image, of which the network is shown a mosaic only."""
-        sigma = self.problem.sigma
         size = y.shape[-1] // factor
-        key = derive_key("gather", self.seed, sample)
+        key = derive_key("pool", self.seed, sample)
         noise = (sigma * normal_field([key], y.shape[0], size, size)[0]).numpy()
-        complete = _tensor(gather(y, mask, factor, noise))
         shown = self.problem.operator.window(0, 0, size, size)
-        everything = Mask(torch.ones_like(complete), "demosaicing")
-        return _Crop(complete, sigma * gathered_noise(mask, factor), everything, shown)
+        if crop.operator.kind == "demosaicing":
+            complete = _tensor(gather(y, mask, factor, noise))
+            everything = Mask(torch.ones_like(complete), "demosaicing")
+            return _Crop(complete, sigma * gathered_noise(mask, factor), everything, shown)
+        coarse, measured = pool_masked(y, mask, factor, noise)
+        if measured.mean() < LEAST_MEASURED:  # as large as a pooled crop, but not pooled
+            return _Crop(crop.y[..., :size, :size], sigma, crop.operator.window(0, 0, size, size))
+        there = _tensor(measured)
+        shown = Mask(there * shown.known(there))
+        return _Crop(_tensor(coarse), sigma * masked_noise(factor), Mask(there), shown)
 
     def _stack(self, crops: list[_Crop]) -> Batch:
         clean = [c.clean for c in crops if c.clean is not None]
