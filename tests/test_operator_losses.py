@@ -17,7 +17,7 @@ from nediff.divergence import exact, expand, monte_carlo
 from nediff.groups import shifts
 from nediff.networks import Denoiser, build_denoiser
 from nediff.operators import Convolution, Fourier, LinearOperator, Mask
-from nediff.pooling import gather, gathered_noise, pool, pool_masked
+from nediff.pooling import gather, gathered_noise, masked_noise, pool, pool_masked
 from nediff.problem import PATTERNS, Problem
 from nediff.randomness import Draws
 from nediff.recipes import Batch, hide_pixels, recipe_named, training_loss
@@ -406,31 +406,48 @@ def noise_image(channels: int, side: int = 400, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("factor", [2, 3])
-def test_pooling_keeps_complete_blocks_only(factor: int) -> None:
-    mask = some_mask((2, 40, 41), 0.8).numpy()
-    y = noise_image(2, 41)[:, :40] * mask
-    pooled, measured = pool_masked(y, mask, factor)
+def test_blocks_that_are_measured_for_the_most_part_are_pooled(factor: int) -> None:
+    """The mean of what is measured in them, and noise up to one level; the others are missing."""
+    mask = some_mask((2, 40, 41), 0.6).numpy()
+    y = noise_image(2, 41)[:, :40]
     rows, columns = 40 // factor, 41 // factor
+    extra = noise_image(2, 20, 5)[:, :rows, :columns]
+    pooled, measured = pool_masked(y, mask, factor, extra)
     assert pooled.shape == measured.shape == (2, rows, columns)
+    level = masked_noise(factor) ** 2
     for c in range(2):
         for i in range(rows):
             for j in range(columns):
                 block = np.s_[c, i * factor : (i + 1) * factor, j * factor : (j + 1) * factor]
-                complete = bool(mask[block].all())
-                assert measured[c, i, j] == complete
-                expected = y[block].mean() if complete else 0.0
-                assert pooled[c, i, j] == pytest.approx(expected, abs=1e-6)
-    share = float(measured.mean())
-    assert 0 < share < float(mask.mean())
+                known = y[block][mask[block] > 0]
+                enough = len(known) > factor**2 / 2
+                assert measured[c, i, j] == enough
+                if not enough:
+                    assert pooled[c, i, j] == 0
+                    continue
+                lacking = max(level - 1 / len(known), 0.0)
+                expected = known.mean() + math.sqrt(lacking) * extra[c, i, j]
+                assert pooled[c, i, j] == pytest.approx(expected, abs=1e-5)
+    assert 0.2 < float(measured.mean()) < 0.8  # both kinds occur
 
 
-def test_pooled_noise_is_white_where_it_is_measured() -> None:
+@pytest.mark.parametrize("factor", [2, 4])
+def test_pooled_noise_is_white_and_of_the_level_it_says(factor: int) -> None:
+    """Whatever the number of measured pixels in a block."""
     mask = np.ones((3, 400, 400), dtype=np.float32)
-    mask[:, :, 200:] = some_mask((3, 400, 200), 0.9).numpy()
-    pooled, measured = pool_masked(noise_image(3) * mask, mask, 2)
-    assert_white(pooled[..., :100], 0.5)
-    values = pooled[measured > 0].astype(np.float64)
-    assert abs(values.std() * 2 - 1) < Z / math.sqrt(2 * values.size)
+    mask[:, :, 200:] = some_mask((3, 400, 200), 0.75).numpy()
+    half = 200 // factor
+    extra = noise_image(3, 400 // factor, 1)
+    pooled, measured = pool_masked(noise_image(3) * mask, mask, factor, extra)
+    level = masked_noise(factor)
+    assert_white(pooled[..., :half], level)  # complete blocks
+    here = measured[..., half:] > 0
+    assert not here.all()
+    values = pooled[..., half:][here].astype(np.float64)
+    assert abs(values.std() / level - 1) < Z / math.sqrt(2 * values.size)
+    for axis in (1, 2):
+        near = np.roll(pooled[..., half:], 1, axis)[here].astype(np.float64)
+        assert abs((values * near).mean()) / level**2 < Z / math.sqrt(values.size)
 
 
 @pytest.mark.parametrize("factor", [2, 4])
@@ -473,7 +490,7 @@ def training_problems() -> dict[str, tuple[Problem, tuple[int, ...]]]:
     """(instrument, pool factors); the masks are as large as the images below."""
     return {
         "inpainting": (Problem.inpainting(some_mask((72, 64), 0.9), SIGMA, 3), (1, 2)),
-        "inpainting, sparse": (Problem.inpainting(some_mask((72, 64), 0.4), SIGMA, 3), (1, 2)),
+        "inpainting, sparse": (Problem.inpainting(some_mask((72, 64), 0.2), SIGMA, 3), (1, 2)),
         "demosaicing": (Problem.demosaicing(SIGMA, "GRBG"), (1, 2, 4)),
         "raw": (Problem.demosaicing(SIGMA, "BGGR", raw=True), (1, 2, 4)),
         "blur": (Problem.blur(some_kernel(3, 3), SIGMA, 3), (1,)),
@@ -500,12 +517,12 @@ def source_of(name: str, batch: int = 24, seed: int = 3) -> BatchSource:
 def noise_levels_of(name: str) -> set[float]:
     """Those that the crops should have, in units of σ_n."""
     if name == "inpainting":
-        return {1.0, 0.5}
+        return {1.0, round(masked_noise(2), 6)}
     if name in ("demosaicing", "raw"):
         mosaic = training_problems()[name][0].operator.window(0, 0, 4, 4)
         mask = mosaic.arrays()["mask"][0].numpy()
         return {1.0, round(gathered_noise(mask, 4), 6)}
-    return {1.0}  # a sparse mask has 3 % of complete blocks: too few to pool
+    return {1.0}  # a sparse mask has 3 % of blocks with enough pixels: too few to pool
 
 
 @pytest.mark.parametrize("name", list(training_problems()))
@@ -601,12 +618,15 @@ def test_the_loss_of_an_image_does_not_depend_on_its_batch() -> None:
     recipe = RecipeConfig(name="all", loss="ne_r2r", hide=0.5, ei=1.0)
     for samples, batch in source.groups(0):
         together = training_loss(recipe, network, batch, Draws(0, "loss", samples), 0.05)
-        masks = batch.problem.operator.arrays()["mask"]
+        assert batch.given is not None
+        masks, given = (o.arrays()["mask"] for o in (batch.problem.operator, batch.given))
         for i, sample in enumerate(samples):
             alone = Batch(
                 batch.y[i : i + 1],
                 batch.sigma[i : i + 1],
                 batch.problem.with_operator(Mask(masks[i : i + 1])),
+                None,
+                Mask(given[i : i + 1]),
             )
             value = training_loss(recipe, network, alone, Draws(0, "loss", [sample]), 0.05)
             torch.testing.assert_close(value[0], together[i], rtol=1e-3, atol=1e-3)

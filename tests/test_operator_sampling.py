@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from tests.gaussian import GaussianPrior
 from tests.instruments import centred_mask, some_kernel, some_mask
 from tests.measured import MeasuredPrior
 
-SIGMA, N = 0.075, 16_000
+SIGMA, N = 0.075, 10_000
 Z = 5.0  # standard errors allowed: a right sampler fails one entry in 2·10⁶
 BIAS = 0.02  # what 40 levels leave of discretisation, in units of posterior sd
 
@@ -34,8 +35,9 @@ def setting(name: str) -> tuple[MeasuredPrior, Problem, Tensor]:
     return known, Problem(SIGMA, shape[0], operator), y
 
 
-def draw(name: str, solver: str, n: int = N) -> tuple[Tensor, list[Tensor]]:
-    """n samples x (n, values), and the states z that the denoiser was shown."""
+@cache
+def draw(name: str, solver: str) -> tuple[Tensor, list[Tensor]]:
+    """N samples x (N, values), and the states z that the denoiser was shown."""
     known, problem, y = setting(name)
     shown: list[Tensor] = []
 
@@ -45,7 +47,7 @@ def draw(name: str, solver: str, n: int = N) -> tuple[Tensor, list[Tensor]]:
 
     settings = SamplerSettings(solver, steps=40, sigma_min_ratio=1 / 300, gamma=7)
     sigma = torch.full((1,), SIGMA, dtype=torch.float64)
-    return sample_posterior(denoise, y, sigma, problem, n, [3], settings).flatten(1), shown
+    return sample_posterior(denoise, y, sigma, problem, N, [3], settings).flatten(1), shown
 
 
 def assert_law(samples: Tensor, mean: Tensor, covariance: Tensor) -> None:
@@ -147,7 +149,7 @@ def test_samples_agree_with_the_measurement_to_within_its_noise(name: str) -> No
     (y | x has variance σ² and a sample of p(Ax | y) is distributed like the truth.)
     """
     known, problem, _ = setting(name)
-    images = 4000
+    images = 3000
     y = known.measure(known.prior.sample(images, seed=1), SIGMA, seed=2)
     sigma = torch.full((images,), SIGMA, dtype=torch.float64)
     settings = SamplerSettings("dpm2m", steps=30, sigma_min_ratio=1 / 200, gamma=7)
