@@ -42,39 +42,41 @@ def masked_noise(factor: int) -> float:
 
 
 def gather(y: Image, mask: Image, factor: int, noise: Image) -> Image:
-    """A mosaic (C, H, W), to a complete image of 1/factor its size, with the noise of the noisiest.
+    """A mosaic (C, H, W), to a complete image of 1/factor its size: means of each colour's values.
 
-    Each pixel is a weighted mean of the colour's own values in one block (so the noise stays
-    white), with the smallest weights whose centre of mass is that of the block: a plain mean
-    would shift the colours against each other. A block of 2×2 has one red value only and cannot
-    be centred. ``noise`` (standard normal times σ, of the result's shape) brings the colours with
-    less noise up to that of the noisiest, `gathered_noise` × σ.
+    The values of a colour do not lie in the middle of their block, so the means are shifted
+    there by a fraction of a pixel; a shift is orthonormal, so white noise stays white.
+    ``noise`` (standard normal times σ, of the result's shape) brings the colours with less noise
+    up to that of the noisiest, `gathered_noise` × σ.
     """
-    weights = centred_weights(mask[:, :factor, :factor])
-    gains = np.square(weights).sum(axis=(1, 2))
-    rows, columns = y.shape[1] // factor, y.shape[2] // factor
-    means = _blocks(y, factor) * weights[:, None, :, None, :]
-    added = np.sqrt(gains.max() - gains)[:, None, None] * noise[:, :rows, :columns]
-    out: Image = (means.sum(axis=(2, 4)) + added).astype(np.float32)
+    block = mask[:, :factor, :factor]
+    counts = block.sum(axis=(1, 2), keepdims=True)
+    means = _blocks(y * mask, factor).sum(axis=(2, 4)) / counts
+    full = means + np.sqrt(1 / counts.min() - 1 / counts) * noise
+    middle = (factor - 1) / 2
+    shifted = [
+        shift(plane, *((np.argwhere(there > 0).mean(axis=0) - middle) / factor))
+        for plane, there in zip(full, block, strict=True)
+    ]
+    out: Image = np.stack(shifted).astype(np.float32)
     return out
 
 
 def gathered_noise(mask: Image, factor: int) -> float:
-    """The noise of a gathered pixel, in units of σ."""
-    weights = centred_weights(mask[:, :factor, :factor])
-    return float(np.sqrt(np.square(weights).sum(axis=(1, 2)).max()))
+    """The noise of a gathered pixel, in units of σ: 1/√(values of the rarest colour in a block)."""
+    return float(mask[:, :factor, :factor].sum(axis=(1, 2)).min() ** -0.5)
 
 
-def centred_weights(block: Image) -> NDArray[np.float64]:
-    """Of each channel's measured pixels in a block (C, f, f): sum one, centred, least squares."""
-    weights = np.zeros(block.shape)
-    middle = (block.shape[-1] - 1) / 2
-    for channel, measured in enumerate(block):
-        places = np.argwhere(measured > 0)
-        conditions = np.vstack([np.ones(len(places)), (places - middle).T])
-        values = np.linalg.pinv(conditions) @ np.array([1.0, 0.0, 0.0])
-        weights[channel][tuple(places.T)] = values / values.sum()
-    return weights
+def shift(plane: NDArray[np.floating], down: float, right: float) -> NDArray[np.floating]:
+    """Move an image (H, W) by a fraction of a pixel: a phase in Fourier space, edges mirrored."""
+    if down == 0 and right == 0:
+        return plane
+    margin = [min(8, n - 1) for n in plane.shape]
+    wide = np.pad(plane, [(m, m) for m in margin], mode="reflect")
+    rows, columns = np.fft.fftfreq(wide.shape[0]), np.fft.rfftfreq(wide.shape[1])
+    phase = np.exp(-2j * np.pi * (rows[:, None] * down + columns * right))
+    moved = np.fft.irfft2(np.fft.rfft2(wide) * phase, s=wide.shape)
+    return moved[margin[0] : moved.shape[0] - margin[0], margin[1] : moved.shape[1] - margin[1]]
 
 
 def _blocks(y: Image, factor: int) -> Image:

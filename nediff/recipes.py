@@ -55,8 +55,14 @@ _FOR_OPERATORS: dict[str, RecipeConfig] = {
 the baseline it compares with: SURE + EI at σ_n alone."""
 
 _DEFAULTS: dict[str, dict[str, object]] = {
-    "inpainting": {"hide": 0.2, "ei": 0.0, "pool": (1, 2, 4), "pool_weights": (0.3, 0.35, 0.35)},
-    "demosaicing": {"pool": (1, 2, 4), "pool_weights": (0.3, 0.4, 0.3), "ei": 0.0},
+    "inpainting": {
+        "pool": (1, 2, 4),
+        "pool_weights": (0.3, 0.35, 0.35),
+        "hide": 0.2,
+        "rehearse": 0.5,
+        "ei": 0.0,
+    },
+    "demosaicing": {"pool": (1, 2, 4), "pool_weights": (0.25, 0.3, 0.45), "ei": 0.0},
 }
 """What the default recipe changes for an operator."""
 

@@ -16,9 +16,10 @@ from nediff.networks.denoiser import (
 )
 from nediff.networks.homogeneous import HomogeneousUNet
 from nediff.networks.measured import FilledDenoiser, UnrolledDenoiser
+from nediff.networks.spread import SpreadNetwork
 from nediff.networks.unet import UNet
 
-__all__ = ["SIZES", "Denoiser", "UNetSize", "build_denoiser", "count_parameters"]
+__all__ = ["SIZES", "Denoiser", "UNetSize", "build_denoiser", "build_spread", "count_parameters"]
 
 
 class UNetSize(NamedTuple):
@@ -80,6 +81,13 @@ def _unrolled(config: NetworkConfig) -> UnrolledDenoiser:
     ]
     multiple = size.stem * 2 ** (len(size.widths) - 1)
     return UnrolledDenoiser(stages, config.sigma_data, config.fill_error, multiple)
+
+
+def build_spread(config: NetworkConfig, seed: int = 0) -> SpreadNetwork:
+    """The network that says how uncertain unmeasured pixels are."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return SpreadNetwork(config.channels, config.guides, config.sigma_data, config.fill_error)
 
 
 def count_parameters(denoiser: Denoiser) -> int:
