@@ -29,6 +29,7 @@ from nediff.runs import (
 )
 from nediff.sampling import SamplerSettings, sample_posterior
 from nediff.sampling.posterior import Progress
+from nediff.unmeasured import UnmeasuredSpread, add_noise, load_spread, save_spread
 
 Array = TypeVar("Array", Tensor, NDArray[np.float32])
 
@@ -56,9 +57,17 @@ class Restorer:
     to and from the data's own units.
     """
 
-    def __init__(self, problem: Problem, denoiser: Denoiser, config: RunConfig) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        denoiser: Denoiser,
+        config: RunConfig,
+        unmeasured: UnmeasuredSpread | None = None,
+    ) -> None:
         self.problem, self.config = problem, config
         self.denoiser = denoiser.eval()
+        self.unmeasured = unmeasured
+        """How uncertain pixels are that were not measured; None where that was not learned."""
         self.sampler = SamplerSettings()
 
     @property
@@ -86,7 +95,10 @@ class Restorer:
         """n posterior samples, (n, *y.shape).
 
         Sample k depends on the image, the seed and k alone, whatever else is in the batch.
-        ``seed`` may be one number per image.
+        ``seed`` may be one number per image. The measured part of a sample is a draw of the
+        diffusion model. Pixels that were not measured get their conditional mean and, at σ_n and
+        where it was learned, independent noise of their remaining uncertainty: right pixel by
+        pixel, not as a texture.
         """
         batch, problem = self.measured(y)
         seeds = [operator.index(s) for s in np.atleast_1d(np.asarray(seed, dtype=object))]
@@ -104,6 +116,10 @@ class Restorer:
             settings or self.sampler,
             progress,
         )
+        if self.unmeasured is not None and sigma in (None, self.problem.sigma):
+            estimate = self.denoiser(batch, levels, problem.operator)
+            variance = self.unmeasured.variance(batch, estimate, levels, problem.operator)
+            samples = add_noise(samples, variance, seeds)
         return _like(y, samples, leading=(n,))
 
     def summarise(
@@ -129,6 +145,8 @@ class Restorer:
 
         save_problem(Path(folder), self.problem)
         save_weights(Path(folder), dict(self.denoiser.named_parameters()))
+        if self.unmeasured is not None:
+            save_spread(Path(folder), self.unmeasured)
         save_config(Path(folder), self.config)
         write_card(Path(folder), self.config)
 
@@ -144,7 +162,7 @@ class Restorer:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         problem = load_problem(Path(folder), config, physics)
         problem = problem.with_operator(problem.operator.to(device))
-        return cls(problem, denoiser.to(device), config)
+        return cls(problem, denoiser.to(device), config, load_spread(Path(folder), config, device))
 
     def _batch(self, y: Tensor | NDArray[np.float32]) -> Tensor:
         if not (y.is_floating_point() if isinstance(y, Tensor) else y.dtype.kind == "f"):

@@ -22,10 +22,12 @@ from nediff.operators import LinearOperator, Mask
 from nediff.problem import Problem
 from nediff.randomness import Draws
 from nediff.recipes import hide_pixels
+from nediff.restorer import Restorer
 from nediff.training.batches import BatchSource
 from nediff.training.schedule import learning_rate
+from nediff.unmeasured import UnmeasuredSpread
 
-HIDDEN = 0.3
+HIDDEN = 0.15
 """Of the measured pixels of an inpainting mask, up to this share is hidden."""
 SHARE_OF_STEPS = 0.1
 """Steps of this network for each step of the denoiser's training."""
@@ -60,6 +62,40 @@ def learn_spread(
             torch.autograd.backward(loss * len(samples) / settings.batch)
         optimizer.step()
     return spread.eval()
+
+
+def with_spread(restorer: Restorer, train: Measurements, heldout: Measurements) -> Restorer:
+    """The same restorer with an honest spread where nothing was measured."""
+    problem, denoiser, config = restorer.problem, restorer.denoiser, restorer.config
+    network = learn_spread(denoiser, config, train, problem)
+    whole = Restorer(problem, denoiser, config, UnmeasuredSpread(network, 1.0))
+    share = remaining_share(whole, heldout)
+    return Restorer(problem, denoiser, config, UnmeasuredSpread(network, share))
+
+
+def remaining_share(
+    restorer: Restorer, heldout: Measurements, images: int = 8, samples: int = 4
+) -> float:
+    """The part of Var(x | y) of unmeasured pixels that samples without it do not have yet.
+
+    The law of total variance: Var(x | y) is the variance of the conditional means, which the
+    samples show, and the mean of the conditional variances, which is to be added.
+    """
+    shown, total = 0.0, 0.0
+    spread = restorer.unmeasured
+    assert spread is not None
+    plain = Restorer(restorer.problem, restorer.denoiser, restorer.config)
+    for i in range(min(images, len(heldout))):
+        y, problem = restorer.measured(heldout.image(i))
+        sigma = torch.full((1,), problem.sigma, device=y.device)
+        with torch.no_grad():
+            estimate = restorer.denoiser(y, sigma, problem.operator)
+            variance = spread.network(y, estimate, sigma, problem.operator)
+        missing = 1 - problem.operator.known(estimate)
+        drawn = torch.as_tensor(plain.sample(heldout.image(i), samples, seed=i))
+        shown += float((missing[0].cpu() * drawn.var(dim=0)).sum())
+        total += float((missing * variance).sum())
+    return min(max(1 - shown / total, 0.0), 1.0) if total > 0 else 0.0
 
 
 def likelihood(

@@ -23,6 +23,7 @@ class SureValidation:
     def __init__(
         self, heldout: Measurements, problem: Problem, seed: int, side: int = 128, most: int = 16
     ) -> None:
+        self.heldout = heldout
         self.cuts = [_centre(heldout, problem, i, side) for i in range(min(most, len(heldout)))]
         draws = Draws(seed, "validation", 1)
         self.probes = [draws.normal_like(crop) for crop, _ in self.cuts]
