@@ -255,6 +255,8 @@ class Convolution(LinearOperator):
     def __init__(self, kernel: Tensor, stride: int = 1, kind: str = "blur") -> None:
         self.kernel, self.stride, self.kind = kernel, stride, kind
         self.step = 1 / _convolution_gain(kernel, stride)
+        if stride > 1:  # which does not commute with shifts, and a box is the same for all turns
+            self.group = "shifts"
         # turned, an oblong kernel needs an image of another size: not one for the same batch
         self.turns = kernel.shape[-2] == kernel.shape[-1]
 

@@ -84,16 +84,19 @@ class Problem:
         return cls(sigma, channels, Convolution(weights, factor, "super_resolution"))
 
     @classmethod
-    def mri(cls, mask: ArrayLike | Tensor, sigma: float) -> Problem:
+    def mri(cls, mask: ArrayLike | Tensor, sigma: float, *, height: int | None = None) -> Problem:
         """y = m ⊙ F x + σ_n η, complex numbers as two channels.
 
-        ``mask`` is (H, W), or (W,) for columns, with zero frequency in the middle.
+        ``mask`` is (H, W), or (W,) for columns, with zero frequency in the middle. Columns are
+        ``height`` values long, as many as there are of them unless told.
         """
         values = torch.as_tensor(np.asarray(mask) if not isinstance(mask, Tensor) else mask)
         values = (values != 0).float()
         if values.ndim == 1:
-            values = values[None].repeat(len(values), 1)
-        if values.ndim != 2:
+            values = values[None].repeat(len(values) if height is None else height, 1)
+        if values.ndim == 2 and height not in (None, len(values)):
+            raise NediffError(f"A k-space mask of {len(values)} rows is not {height} high.")
+        if values.ndim != 2 or not values.numel():
             raise NediffError(
                 f"A k-space mask has the shape (H, W), or (W,) for columns, not "
                 f"{tuple(values.shape)}."
@@ -114,6 +117,7 @@ class Problem:
             raise NediffError(
                 f"This physics cannot measure an image of shape {image_shape}: {error}."
             ) from error
+        _refuse_false_adjoint(operator)
         return cls(sigma, image_shape[0], operator)
 
     @property
@@ -238,6 +242,27 @@ def _kernel(kernel: ArrayLike | Tensor) -> Tensor:
     if float(values.sum()) <= 0:
         raise NediffError("The values of the blur kernel must have a positive sum.")
     return values / values.sum()
+
+
+def _refuse_false_adjoint(operator: Physics) -> None:
+    """⟨Ax, y⟩ = ⟨x, Aᵀy⟩ for a random image x and a random measurement y, to 1e-3."""
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(1, *operator.image_shape, generator=generator)
+    y = torch.randn(1, *operator.measured_shape, generator=generator)
+    with torch.no_grad():
+        ax, aty = operator.A(x).double(), operator.A_adjoint(y).double()
+    if aty.shape != x.shape:
+        raise NediffError(
+            f"The A_adjoint of this physics gives images of shape {tuple(aty.shape[1:])}, not "
+            f"{operator.image_shape}."
+        )
+    left, right = float((ax * y).sum()), float((x * aty).sum())
+    # of independent x and y, the products are about as large as these norms, not as ‖Ax‖ ‖y‖
+    if not abs(left - right) <= 1e-3 * max(float(ax.norm()), float(aty.norm())):
+        raise NediffError(
+            "The A_adjoint of this physics is not the adjoint of its A: for random x and y, "
+            f"⟨Ax, y⟩ = {left:.4g} but ⟨x, Aᵀy⟩ = {right:.4g}; give one that is."
+        )
 
 
 def stack_operators(operators: Sequence[LinearOperator]) -> LinearOperator:

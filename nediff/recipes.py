@@ -7,7 +7,7 @@ losses.py; here is only what is drawn, and from which law.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -137,7 +137,7 @@ def _supervised(
             "The supervised loss needs clean images, and these are measurements only; "
             "use --simulate with clean images, or another recipe."
         )
-    problem = batch.problem
+    problem = _as_shown(batch).problem
     level = draws.uniform(recipe.alpha_min, 1.0).to(batch.y) * batch.sigma
     noise = draws.normal_like(batch.y)
     weight = _weight(recipe, problem.operator.known(batch.clean), level, fill_error)
@@ -148,6 +148,7 @@ def _supervised(
 def _sure(
     recipe: RecipeConfig, network: Network, batch: Batch, draws: Draws, fill_error: float
 ) -> Tensor:
+    batch = _as_shown(batch)
     divergence = ESTIMATORS[recipe.divergence]
     probe = draws.normal_like(batch.y)
     denoiser = _through(network, batch.problem.operator)
@@ -158,6 +159,7 @@ def _sure(
 def _ne_sure(
     recipe: RecipeConfig, network: Network, batch: Batch, draws: Draws, fill_error: float
 ) -> Tensor:
+    batch = _as_shown(batch)
     divergence = ESTIMATORS[recipe.divergence]
     alpha = draws.uniform(recipe.alpha_min, 1.0).to(batch.y)
     mu = draws.uniform().to(batch.y)
@@ -199,6 +201,18 @@ def rehearsal_loss(
     return losses.rehearsed(denoiser, batch.y, level, noise, batch.problem, given, weight)
 
 
+def _as_shown(batch: Batch) -> Batch:
+    """For losses that cannot use what is hidden: the shown part as all that was measured.
+
+    Hidden values would otherwise be shown to the network, and it would learn nothing but to
+    denoise complete measurements.
+    """
+    if batch.given is None:
+        return batch
+    problem = batch.problem.with_operator(batch.given)
+    return replace(batch, y=batch.given.mask_noise(batch.y), problem=problem, given=None)
+
+
 def _shown(recipe: RecipeConfig, batch: Batch, draws: Draws) -> tuple[LinearOperator, Tensor]:
     """What the network is shown of the measurements, and which of their values that are."""
     given = batch.given or batch.problem.operator
@@ -222,6 +236,7 @@ def hide_pixels(given: LinearOperator, y: Tensor, most: float, draws: Draws) -> 
 def _equivariance(
     recipe: RecipeConfig, network: Network, batch: Batch, draws: Draws, fill_error: float
 ) -> Tensor:
+    batch = _as_shown(batch)
     problem, operator = batch.problem, batch.problem.operator
     transform = GROUPS[recipe.group or operator.group]
     level = batch.sigma

@@ -92,7 +92,7 @@ def load_problem(folder: Path, config: RunConfig, physics: Any = None) -> Proble
         return _given_physics(folder, config, physics)
     tensors, _ = read_tensors(path)
     try:
-        operator = build_operator(settings, tensors)
+        operator = build_operator(config, tensors)
     except (KeyError, ValueError) as error:
         raise NediffError(f"{path} does not fit the operator of this run ({error}).") from error
     return Problem(sigma, channels, operator, settings.raw)
@@ -110,20 +110,48 @@ def _given_physics(folder: Path, config: RunConfig, physics: Any) -> Problem:
     return Problem.from_physics(physics, config.data.sigma, shape)
 
 
-def build_operator(settings: OperatorConfig, arrays: Mapping[str, Tensor]) -> LinearOperator:
-    """The operator of a configuration and the arrays kept beside it."""
-    if settings.kind in ("inpainting", "demosaicing"):
-        mask = arrays["mask"]
-        if mask.ndim != 4 or len(mask) != 1:
-            raise ValueError(f"a mask of shape {tuple(mask.shape)}")
-        return Mask(mask, settings.kind, settings.periodic)
+def build_operator(config: RunConfig, arrays: Mapping[str, Tensor]) -> LinearOperator:
+    """The operator of a run and the arrays kept beside it; a ValueError says what is wrong."""
+    settings = config.operator
     if settings.kind in ("blur", "super_resolution"):
-        if arrays["kernel"].ndim != 2:
-            raise ValueError(f"a kernel of shape {tuple(arrays['kernel'].shape)}")
-        return Convolution(arrays["kernel"], settings.stride, settings.kind)
-    if arrays["mask"].ndim != 2:
-        raise ValueError(f"a mask of shape {tuple(arrays['mask'].shape)}")
-    return Fourier(arrays["mask"])
+        return Convolution(_kernel(arrays["kernel"]), settings.stride, settings.kind)
+    if settings.kind == "mri":
+        return Fourier(_mask(arrays["mask"], 2))
+    mask = _mask(arrays["mask"], 4)
+    _check_pixels(mask, config)
+    return Mask(mask, settings.kind, settings.periodic)
+
+
+def _kernel(kernel: Tensor) -> Tensor:
+    if kernel.ndim != 2:
+        raise ValueError(f"a kernel of shape {tuple(kernel.shape)}")
+    if not (torch.isfinite(kernel).all() and kernel.sum() > 0):
+        raise ValueError("a kernel that is not finite or has no positive sum")
+    return kernel
+
+
+def _mask(mask: Tensor, axes: int) -> Tensor:
+    if mask.ndim != axes:
+        raise ValueError(f"a mask of shape {tuple(mask.shape)}")
+    if not ((mask == 0) | (mask == 1)).all():
+        raise ValueError("a mask with other values than 0 and 1")
+    if not mask.any():
+        raise ValueError("a mask that is zero everywhere")
+    return mask
+
+
+def _check_pixels(mask: Tensor, config: RunConfig) -> None:
+    """A mask of pixels belongs to the channels of the run, and is no smaller than its crops."""
+    count, channels, height, width = mask.shape
+    if count != 1 or channels != config.network.channels:
+        raise ValueError(
+            f"a mask of shape {tuple(mask.shape)} for {config.network.channels} channel(s)"
+        )
+    if config.operator.kind == "demosaicing":
+        if (height, width) != (2, 2) or not (mask.sum(dim=1) == 1).all():
+            raise ValueError("a mask that is no Bayer pattern of 2 × 2 pixels")
+    elif min(height, width) < config.training.crop:
+        raise ValueError(f"a mask of {width} × {height} pixels for crops of {config.training.crop}")
 
 
 def describe_operator(problem: Problem) -> OperatorConfig:

@@ -661,7 +661,9 @@ def test_values_where_nothing_is_measured(trained: Trained, tmp_path: Path) -> N
     data = copied(trained, tmp_path, "demosaicing")
     colour = read(data / "a3.tif")
     tifffile.imwrite(data / "a3.tif", colour + 0.5, photometric="rgb")
-    train_refused(trained, tmp_path, r"a3\.tif has .*is --pattern another", "demosaicing", data)
+    train_refused(
+        trained, tmp_path, r"a3\.tif has .*is the Bayer pattern another", "demosaicing", data
+    )
 
     data = copied(trained, tmp_path, "mri")
     np.save(data / "a1.npy", read(data / "a1.npy") + np.complex64(0.5))

@@ -248,6 +248,25 @@ def test_shifts_show_an_mri_nothing_new_but_turns_do() -> None:
     assert turned > alone + 0.3
 
 
+@pytest.mark.parametrize("factor", [2, 3])
+def test_shifts_show_a_coarse_instrument_what_turns_do_not(factor: int) -> None:
+    """Means over blocks are the same for all turns; shifted, the blocks overlap."""
+    operator = Problem.super_resolution(factor, 0.1).operator
+    assert operator.group == "shifts"
+    assert operator.turned(1).group == "shifts"
+    alone, _ = checked_share(operator, 1, None)
+    turned, _ = checked_share(operator, 1, "turns")
+    shifted, _ = checked_share(operator, 1, operator.group)
+    assert turned == pytest.approx(alone, abs=0.05)
+    assert shifted > alone + 0.25
+
+
+def test_shifts_are_never_the_group_of_an_operator_that_commutes_with_them() -> None:
+    """Also where turns leave it as it is, so that no group helps."""
+    for operator in (Convolution(torch.ones(3, 3) / 9), Fourier(cartesian_mask((8, 8), 2, 0))):
+        assert operator.group == "turns"
+
+
 def test_what_hardly_reaches_the_measurement_counts_as_unseen() -> None:
     """A wide blur sees every direction in principle, but few above a gain of 5 %."""
     box = Convolution(torch.full((5, 5), 1 / 25))

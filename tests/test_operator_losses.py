@@ -608,6 +608,60 @@ def test_what_is_gathered_is_shown_as_a_mosaic() -> None:
     assert seen > 0
 
 
+def test_pooled_crops_are_shown_through_the_part_of_the_mask_they_come_from() -> None:
+    """Not always its first corner, which here has no holes."""
+    mask = some_mask((72, 64), 0.9)
+    mask[:16, :16] = 1
+    problem = Problem.inpainting(mask, SIGMA, 3)
+    source = BatchSource(flat_measurements(problem), problem, 16, 64, (2,), (1.0,), 3)
+    ((_, batch),) = source.groups(0)
+    assert batch.given is not None
+    known = batch.problem.operator.known(batch.y)
+    hidden = (known - batch.given.known(batch.y))[:, 0]
+    assert (hidden >= 0).all()
+    # a tenth of the pixels, but in the 16 rows and columns that have no holes
+    assert ((hidden.flatten(1).mean(1) > 0.05).double().mean()) > 0.8
+    different = {tuple(row.flatten().tolist()) for row in hidden}
+    assert len(different) > 56  # 64 crops in 41 × 33 places and 8 turns
+
+
+def gathered_batch() -> Batch:
+    """Complete coarse images, to be shown as mosaics."""
+    problem = Problem.demosaicing(SIGMA)
+    source = BatchSource(flat_measurements(problem), problem, 16, 6, (2,), (1.0,), 3, True)
+    ((_, batch),) = source.groups(0)
+    assert batch.given is not None
+    assert (batch.problem.operator.known(batch.y) == 1).all()
+    return batch
+
+
+@pytest.mark.parametrize("name", ["sure", "paper", "ei", "supervised"])
+def test_losses_that_cannot_use_hidden_values_never_see_them(name: str) -> None:
+    """The loss is that of the shown part as a measurement, whatever is hidden."""
+    recipe = recipe_named(name, "demosaicing")
+    batch = gathered_batch()
+    given = batch.given
+    assert given is not None
+    seen: list[LinearOperator] = []
+
+    def network(y: Tensor, sigma: Tensor, operator: LinearOperator) -> Tensor:
+        seen.append(operator)
+        assert (y[given.known(batch.y).repeat(len(y) // 6, 1, 1, 1) == 0] == 0).all()
+        return operator.fill(y) * 0.9
+
+    def loss(b: Batch) -> Tensor:
+        return training_loss(recipe, network, b, Draws(0, "loss", 6), 0.05)
+
+    value = loss(batch)
+    assert seen
+    assert all(operator == given for operator in seen)
+    other = batch.y + 7 * (1 - given.known(batch.y))
+    assert torch.equal(loss(Batch(other, batch.sigma, batch.problem, batch.clean, given)), value)
+    alone = batch.problem.with_operator(given)
+    plain = Batch(given.mask_noise(batch.y), batch.sigma, alone, batch.clean)
+    assert torch.equal(loss(plain), value)
+
+
 def recipes_for(kind: str) -> list[RecipeConfig]:
     names = ["default", "paper", "ei", "sure"]
     return [recipe_named(name, kind) for name in names]

@@ -531,12 +531,12 @@ def test_windows_measured_one_by_one_make_the_measurement(name: str) -> None:
 def problems() -> dict[str, Problem]:
     return {
         "denoising": Problem.denoising(0.1, 2),
-        "inpainting": Problem.inpainting(some_mask((6, 8)), 0.1, 2),
+        "inpainting": Problem.inpainting(some_mask((8, 9)), 0.1, 2),
         "demosaicing": Problem.demosaicing(0.1, "BGGR"),
         "raw": Problem.demosaicing(0.1, "GBRG", raw=True),
         "blur": Problem.blur(some_kernel(3, 4), 0.1, 2),
         "super_resolution": Problem.super_resolution(3, 0.1, 1, some_kernel(5, 5)),
-        "mri": Problem.mri(centred_mask(6, 8), 0.1),
+        "mri": Problem.mri(centred_mask(8, 9), 0.1),
         "physics": Problem(0.1, 2, CASES["deepinv inpainting"].operator),
     }
 
@@ -584,7 +584,7 @@ def run_config(problem: Problem) -> RunConfig:
         operator=describe_operator(problem),
         network=NetworkConfig(channels=problem.channels, sigma_data=0.2),
         recipe=recipe_named("default", problem.kind),
-        training=TrainingConfig(steps=1),
+        training=TrainingConfig(steps=1, crop=8),
     )
 
 
@@ -603,7 +603,7 @@ def test_the_instrument_travels_with_the_run(name: str, tmp_path: Path) -> None:
         loaded.channels,
     )
     like = CASES["deepinv inpainting"] if name == "physics" else None
-    x = like.images(2) if like else normals((2, problem.channels, 6, 8))
+    x = like.images(2) if like else normals((2, problem.channels, 8, 9))
     assert torch.equal(loaded.A(x), problem.A(x))
     assert (tmp_path / OPERATOR_FILE).exists() == (name not in ("denoising", "physics"))
 
@@ -614,16 +614,33 @@ def test_a_physics_must_be_given_again(tmp_path: Path) -> None:
         load_problem(tmp_path, run_config(problem))
 
 
+def bayer_mask() -> Tensor:
+    return Problem.demosaicing(0.1).operator.arrays()["mask"]
+
+
 @pytest.mark.parametrize(
     ("name", "tensors", "sentence"),
     [
-        ("inpainting", {"kernel": torch.ones(3, 3)}, "does not fit the operator .*'mask'"),
+        ("inpainting", {"kernel": torch.ones(3, 3)}, "the operator .*'mask'"),
         ("inpainting", {"mask": torch.ones(6, 8)}, r"a mask of shape \(6, 8\)"),
         ("demosaicing", {"mask": torch.ones(2, 3, 2, 2)}, r"a mask of shape \(2, 3, 2, 2\)"),
-        ("blur", {"mask": torch.ones(1, 2, 6, 8)}, "does not fit the operator .*'kernel'"),
+        ("blur", {"mask": torch.ones(1, 2, 6, 8)}, "the operator .*'kernel'"),
         ("blur", {"kernel": torch.ones(1, 1, 3, 3)}, r"a kernel of shape \(1, 1, 3, 3\)"),
         ("super_resolution", {"kernel": torch.ones(3)}, r"a kernel of shape \(3,\)"),
         ("mri", {"mask": torch.ones(1, 1, 6, 8)}, r"a mask of shape \(1, 1, 6, 8\)"),
+        ("inpainting", {"mask": torch.full((1, 2, 8, 9), math.nan)}, "other values than 0 and 1"),
+        ("inpainting", {"mask": torch.full((1, 2, 8, 9), 0.5)}, "other values than 0 and 1"),
+        ("inpainting", {"mask": torch.zeros(1, 2, 8, 9)}, "zero everywhere"),
+        ("inpainting", {"mask": torch.ones(1, 3, 8, 9)}, r"\(1, 3, 8, 9\) for 2 channel"),
+        ("inpainting", {"mask": torch.ones(1, 2, 8, 7)}, "7 × 8 pixels for crops of 8"),
+        ("demosaicing", {"mask": torch.ones(1, 3, 2, 2)}, "no Bayer pattern"),
+        ("demosaicing", {"mask": bayer_mask().repeat(1, 1, 2, 1)}, "no Bayer pattern"),
+        ("demosaicing", {"mask": bayer_mask()[:, :1]}, r"\(1, 1, 2, 2\) for 3 channel"),
+        ("mri", {"mask": torch.full((8, 9), math.nan)}, "other values than 0 and 1"),
+        ("mri", {"mask": torch.full((8, 9), -1.0)}, "other values than 0 and 1"),
+        ("blur", {"kernel": torch.tensor([[1.0, math.nan]])}, "not finite or has no positive sum"),
+        ("blur", {"kernel": torch.tensor([[1.0, math.inf]])}, "not finite or has no positive sum"),
+        ("blur", {"kernel": torch.tensor([[1.0, -1.0]])}, "not finite or has no positive sum"),
     ],
 )
 def test_an_operator_file_of_another_run_is_refused(
@@ -631,7 +648,7 @@ def test_an_operator_file_of_another_run_is_refused(
 ) -> None:
     problem = problems()[name]
     write_tensors(tmp_path / OPERATOR_FILE, tensors)
-    with pytest.raises(NediffError, match=sentence):
+    with pytest.raises(NediffError, match=r"operator\.safetensors does not fit.*" + sentence):
         load_problem(tmp_path, run_config(problem))
 
 
@@ -671,6 +688,8 @@ def test_a_broken_or_missing_operator_file_is_refused(tmp_path: Path) -> None:
         (lambda: Problem.super_resolution(2, 0.1, kernel=np.ones(4)), r"\(K, K'\)"),
         (lambda: Problem.mri(torch.ones(1, 4, 4), 0.1), r"shape \(H, W\)"),
         (lambda: Problem.mri([1, 0, 0, 1], 0.1), "leaves out the centre"),
+        (lambda: Problem.mri(torch.ones(4, 4), 0.1, height=6), "of 4 rows is not 6 high"),
+        (lambda: Problem.mri(torch.ones(4), 0.1, height=0), r"shape \(H, W\)"),
         (lambda: Problem.from_physics(None, 0.1, (1, 4, 4)), "cannot measure an image"),
         (
             lambda: Problem.from_physics(
@@ -701,6 +720,44 @@ def test_a_physics_with_a_measurement_of_another_shape_is_refused() -> None:
         Problem.from_physics(Flat(), 0.1, (1, 4, 4))
 
 
+class OwnPhysics:
+    """A blur with an adjoint that may be false."""
+
+    def __init__(self, adjoint: Callable[[Convolution, Tensor], Tensor]) -> None:
+        self.blur, self.adjoint = Convolution(some_kernel(3, 3)), adjoint
+
+    def A(self, x: Tensor) -> Tensor:
+        return self.blur.A(x)
+
+    def A_adjoint(self, y: Tensor) -> Tensor:
+        return self.adjoint(self.blur, y)
+
+
+@pytest.mark.parametrize("side", [6, 130])
+def test_a_false_adjoint_is_refused(side: int) -> None:
+    """Also a little false, and where the image is large, so that ⟨Ax, y⟩ is far from ‖Ax‖ ‖y‖."""
+    shape = (1, side, side)
+    true = Problem.from_physics(OwnPhysics(lambda blur, y: blur.A_adjoint(y)), 0.1, shape)
+    assert true.operator.fixed_size == (side - 2, side - 2)
+    for false in (
+        lambda blur, y: 1.1 * blur.A_adjoint(y),
+        lambda blur, y: blur.turned(2).A_adjoint(y),  # convolved once more, not correlated
+        lambda blur, y: blur.A_adjoint(y).mT,
+        lambda blur, y: math.nan * blur.A_adjoint(y),
+    ):
+        with pytest.raises(NediffError, match=r"not the adjoint of its A: .*⟨Ax, y⟩ = "):
+            Problem.from_physics(OwnPhysics(false), 0.1, shape)
+
+
+def test_an_adjoint_of_another_shape_is_refused() -> None:
+    from nediff.problem import _refuse_false_adjoint
+
+    operator = Physics(OwnPhysics(lambda blur, y: blur.A_adjoint(y)), (1, 6, 6))
+    operator.physics.adjoint = lambda blur, y: y
+    with pytest.raises(NediffError, match=r"gives images of shape \(1, 4, 4\), not \(1, 6, 6\)"):
+        _refuse_false_adjoint(operator)
+
+
 def test_constructors_take_what_a_user_has() -> None:
     mask = some_mask((4, 5))
     by_array = Problem.inpainting(255 * mask.numpy().astype(np.uint8), 0.1, 3)
@@ -711,6 +768,9 @@ def test_constructors_take_what_a_user_has() -> None:
     torch.testing.assert_close(Problem.blur(kernel, 0.1).A(ones), torch.ones(1, 1, 3, 3))
     columns = Problem.mri([0, 1, 1, 0], 0.1).operator.arrays()["mask"]
     assert columns.tolist() == [[0, 1, 1, 0]] * 4
+    oblong = Problem.mri([0, 1, 1, 0], 0.1, height=6)
+    assert oblong.operator.arrays()["mask"].tolist() == [[0, 1, 1, 0]] * 6
+    oblong.check_size(6, 4)
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.7, 0.95])

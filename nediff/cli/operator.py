@@ -213,9 +213,10 @@ def _masked(options: OperatorOptions, channels: int, size: tuple[int, int]) -> P
         return Problem.inpainting(random_mask(fraction, size, seed), 1.0, channels)
     values = _file_values(options.mask)
     if kind == "mri":
-        columns = values.reshape(-1) if values.ndim == 1 or values.shape[0] == 1 else None
-        mask = values if columns is None else np.tile(columns, (size[0], 1))
-        return _naming(options.mask, lambda: Problem.mri(mask, 1.0))
+        if values.ndim == 2 and len(values) > 1:
+            return _naming(options.mask, lambda: Problem.mri(values, 1.0))
+        columns = values.reshape(-1)
+        return _naming(options.mask, lambda: Problem.mri(columns, 1.0, height=size[0]))
     if bool((values != 0).all()):
         raise NediffError(
             f"{options.mask} is nonzero everywhere, so that nothing is missing; a mask is 0 where "

@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from nediff.cli.console import bar, counting, say
-from nediff.cli.inputs import magnitude, refuse_misfits
+from nediff.cli.inputs import refuse_misfits
 from nediff.data import ImageFile, Scan, form_like, list_files, scan, write_form, write_tiff
+from nediff.data.settle import magnitude
 from nediff.data.write import Form
 from nediff.errors import NediffError
 from nediff.restorer import Restorer

@@ -104,7 +104,7 @@ class BatchSource:
         y = self.problem.with_operator(operator).lift(torch.from_numpy(stored)[None])
         crop = _Crop(y, self.problem.sigma, operator)
         if window.factor > 1:
-            crop = self._pooled(crop, window.factor, sample)
+            crop = self._pooled(crop, window, sample)
         if self.with_clean and self.measurements.clean is not None:
             crop.clean = self._clean(window)
         return crop.turned(window.turn)
@@ -119,8 +119,8 @@ class BatchSource:
         image = operator.as_image(torch.from_numpy(stored)[None])
         return torch.from_numpy(pool(image[0].numpy(), window.factor))[None]
 
-    def _pooled(self, crop: _Crop, factor: int, sample: int) -> _Crop:
-        y, sigma = crop.y[0].numpy(), self.problem.sigma
+    def _pooled(self, crop: _Crop, window: _Window, sample: int) -> _Crop:
+        y, sigma, factor = crop.y[0].numpy(), self.problem.sigma, window.factor
         if isinstance(crop.operator, Identity):
             return _Crop(_tensor(pool(y, factor)), sigma / factor, crop.operator)
         assert isinstance(crop.operator, Mask)  # the plan allows pooling for no other
@@ -128,7 +128,9 @@ class BatchSource:
         size = y.shape[-1] // factor
         key = derive_key("pool", self.seed, sample)
         noise = (sigma * normal_field([key], y.shape[0], size, size)[0]).numpy()
-        shown = self.problem.operator.window(0, 0, size, size)
+        # a part of the instrument as large as the coarse image; it begins where the crop does,
+        # so it fits wherever the crop did, and differs from crop to crop
+        shown = self.problem.operator.window(window.top, window.left, size, size)
         if crop.operator.kind == "demosaicing":
             complete = _tensor(gather(y, mask, factor, noise))
             everything = Mask(torch.ones_like(complete), "demosaicing")

@@ -15,7 +15,8 @@ from pydantic import ValidationError
 
 from nediff import __version__
 from nediff.config import DataConfig, NetworkConfig, RecipeConfig, RunConfig, TrainingConfig
-from nediff.data import Measurements, check_sigma, open_measurements, split
+from nediff.data import IntensityRange, Measurements, check_sigma, open_measurements, split
+from nediff.data.settle import settle_range
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser
 from nediff.operators import Identity, Mask
@@ -70,15 +71,13 @@ def fit(
     """Learn a Restorer from noisy measurements alone.
 
     ``measurements`` are `Measurements`, or anything `open_measurements` reads (a folder, a
-    file, an array). ``problem`` is a `Problem`, or just σ_n in unit intensities for denoising.
-    Without a budget it trains for 20 minutes. ``recipe`` is a name or a `RecipeConfig`. ``out``
-    is a run folder to keep everything in.
+    file, an array), in the range that fits the problem; `Measurements` keep theirs. ``problem``
+    is a `Problem`, or just σ_n in unit intensities for denoising. Without a budget it trains for
+    20 minutes. ``recipe`` is a name or a `RecipeConfig`. ``out`` is a run folder to keep
+    everything in.
     """
     source = str(measurements) if isinstance(measurements, (str, Path)) else "(in memory)"
-    if not isinstance(measurements, Measurements):
-        measurements = open_measurements(measurements)
-    if not isinstance(problem, Problem):
-        problem = Problem.denoising(problem, measurements.channels)
+    measurements, problem = _settled(measurements, problem)
     if minutes is not None and steps is not None:
         raise NediffError("Give minutes or steps, not both.")
     plan = Plan(minutes=minutes, steps=steps, recipe=recipe, size=size, crop=crop, seed=seed)
@@ -90,6 +89,20 @@ def fit(
         start_folder(folder, config, problem)
     restorer, _ = run_training(config, measurements, folder, observer, problem=problem)
     return restorer
+
+
+def _settled(data: Any, problem: Problem | float) -> tuple[Measurements, Problem]:
+    """The data opened and in a range that fits the instrument, which can have measured them."""
+    given: IntensityRange | None = None
+    if isinstance(data, Measurements):
+        images, given = data, data.range
+    else:
+        images = open_measurements(data)
+    if not isinstance(problem, Problem):
+        problem = Problem.denoising(problem, images.channels)
+    check_measurements(images, problem)
+    clean = images.simulated is not None
+    return settle_range(images, problem, given, clean), problem
 
 
 def plan_run(
