@@ -1,13 +1,14 @@
-"""Incomplete measurements: inpainting, demosaicing and MRI, same network, same minutes.
+"""Incomplete measurements: inpainting, demosaicing, MRI and blur, same network, same minutes.
 
     NEDIFF_DATA=FOLDER NEDIFF_WEIGHTS=FOLDER python -m benchmarks.operators [inpainting ...]
     python -m benchmarks.operators --table              # only the tables, from the pieces
+    python -m benchmarks.operators --pictures           # docs/images/<problem>.jpg, from the runs
 
 FOLDER holds `cats64` and `mri128` with `train/` and `val/`. Images are measured once with
-σ_n = 0.075: through one random mask with 70 % of the pixels, a Bayer mosaic, or every fourth
-column of k-space. Minutes are turned into steps by the rate of each method, measured side by
-side. Finished pieces are kept; an interrupted one goes on where it was. Without NEDIFF_WEIGHTS
-there are no LPIPS and FID columns.
+σ_n = 0.075: through one random mask with 70 % of the pixels, a Bayer mosaic, a quarter of the
+columns of k-space, or a blur. Minutes are turned into steps by the rate of each method,
+measured side by side. Finished pieces are kept; an interrupted one goes on where it was.
+Without NEDIFF_WEIGHTS there are no LPIPS and FID columns.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ OUT, WORK = Path("docs/results/operators"), Path("runs/operators")
 PROBLEMS: dict[str, tuple[str, ...]] = {
     "inpainting": ("supervised", "default", "paper", "ei"),
     "demosaicing": ("supervised", "default", "paper", "ei"),
-    "mri": ("default", "ei", "unrolled", "supervised"),
+    "mri": ("supervised", "default", "unrolled", "ei"),
+    "blur": ("supervised", "default", "unrolled", "ei"),
 }
 WORDS = {
     "supervised": "supervised (needs clean images)",
@@ -42,12 +44,18 @@ WORDS = {
 
 
 def problem_of(name: str) -> Any:
+    import torch
+
     from nediff.problem import Problem, cartesian_mask, random_mask
 
     if name == "inpainting":
         return Problem.inpainting(random_mask(0.7, (64, 64), SEED), SIGMA, 3)
     if name == "demosaicing":
         return Problem.demosaicing(SIGMA)
+    if name == "blur":
+        x = torch.arange(-3.0, 4.0)
+        bell = torch.exp(-0.5 * (x / 1.2) ** 2)
+        return Problem.blur(bell[:, None] * bell, SIGMA, 3)
     return Problem.mri(cartesian_mask((128, 128), 4, SEED), SIGMA)
 
 
@@ -249,6 +257,54 @@ def _row(piece: dict[str, Any]) -> list[str]:
     ]
 
 
+def draw_pictures() -> None:
+    """docs/images/<problem>.jpg: photographs that may be shown (scikit-image's), restored."""
+    from nediff.report.pictures import montage
+    from nediff.restorer import Restorer
+
+    for name in ("inpainting", "demosaicing"):
+        runs = {m: WORK / name / m for m in PROBLEMS[name] if (WORK / name / m).exists()}
+        restorers = {m: Restorer.load(folder) for m, folder in runs.items()}
+        if "default" in restorers:
+            rows = [_pictures(restorers, name, x, k) for k, x in enumerate(_photographs())]
+            path = Path("docs/images") / f"{name}.jpg"
+            montage(rows, side=150).save(path, quality=90)
+            print(path)
+
+
+def _photographs() -> list[Any]:
+    """Two 64×64 pictures of scikit-image's cat, (3, 64, 64)."""
+    import numpy as np
+    from PIL import Image
+    from skimage import data
+
+    cat = Image.fromarray(data.chelsea())
+    boxes = [(80, 0, 380, 300), (90, 60, 218, 188)]
+    cut = [cat.crop(b).resize((64, 64), Image.Resampling.BOX) for b in boxes]
+    return [np.asarray(c, dtype=np.float32).transpose(2, 0, 1) / 255 for c in cut]
+
+
+def _pictures(restorers: dict[str, Any], name: str, x: Any, seed: int) -> list[tuple[str, Any]]:
+    import torch
+
+    from nediff.randomness import derive_key, normal_field
+    from nediff.report.pictures import heat, to_picture
+
+    problem = problem_of(name)
+    here = problem.operator.window(0, 0, *x.shape[-2:])
+    noise = normal_field([derive_key("picture", seed)], *x.shape)
+    y = (here.A(torch.from_numpy(x)[None]) + SIGMA * here.mask_noise(noise))[0].numpy()
+    ours = restorers["default"]
+    samples, post = ours.sample(y, 2, seed), ours.summarise(y, 16, seed)
+    row = [("truth", to_picture(x)), ("measured", to_picture(y))]
+    row += [("restored", to_picture(ours.restore(y))), ("a sample", to_picture(samples[0]))]
+    row += [("another", to_picture(samples[1])), ("error bar, 0 to 0.1", heat(post.sd, 0.1))]
+    for method, words in (("paper", "as in the paper"), ("ei", "EI"), ("supervised", "supervised")):
+        if method in restorers:
+            row.append((words, to_picture(restorers[method].restore(y))))
+    return row
+
+
 def run_all(arguments: argparse.Namespace) -> None:
     """Two pieces at a time, each a process with one thread."""
     waiting = []
@@ -296,11 +352,14 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, default=os.environ.get("NEDIFF_WEIGHTS"))
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--table", action="store_true", help="only write the tables")
+    parser.add_argument("--pictures", action="store_true", help="only draw the pictures")
     parser.add_argument("--piece", choices=list(WORDS), help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.table:
         write_tables()
+    elif arguments.pictures:
+        draw_pictures()
     elif arguments.data is None:
         parser.error("say where the images are, with --data or NEDIFF_DATA")
     elif arguments.piece:
