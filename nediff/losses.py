@@ -95,6 +95,7 @@ def ne_r2r(
     problem: Problem,
     given: LinearOperator | None = None,
     weight: Tensor | None = None,
+    complement: Tensor | None = None,
 ) -> Tensor:
     """Recorrupted-to-recorrupted at (α, μ): unbiased for the MSE at level s√(1+τ²), s = ασ.
 
@@ -102,16 +103,22 @@ def ne_r2r(
     ‖A D(α(y + τσb) + μA1, s√(1+τ²)) − (α(y − σb/τ) + μA1)‖² / m − s²(1 + 1/τ²)
     is an estimate of the error from one network pass, without a divergence.
 
-    ``given`` (a mask inside that of the problem) shows the denoiser only part of y. The rest
-    needs no b: what the network did not see has noise of its own, s² of it, and teaches it to
-    predict what was never measured.
+    ``given`` shows the denoiser less than y. A mask inside that of the problem: the rest needs
+    no b; what the network did not see has noise of its own, s² of it, and teaches it to predict
+    what was never measured. Another operator, where y is a complete image: the denoiser sees
+    its measurement, with noise of covariance I − AAᵀ (``complement``) that makes it white.
     """
     shown = (given or problem.operator).mask_noise
     b = shown(noise)
     s = alpha * sigma
-    noisier = shown(rescale(y + expand(tau * sigma) * b, alpha, mu, problem))
+    level = recorrupted_level(s, tau)
+    noisier = rescale(y + expand(tau * sigma) * b, alpha, mu, problem)
+    if given is not None:
+        noisier = given.A(noisier)
+    if complement is not None:
+        noisier = noisier + expand(level) * complement
     target = rescale(y - expand(sigma / tau) * b, alpha, mu, problem)
-    residual = problem.A(denoiser(noisier, recorrupted_level(s, tau))) - target
+    residual = problem.A(denoiser(noisier, level)) - target
     seen = shown(torch.ones_like(y))
     noise_of_target = expand(s.square()) * (1 + seen * expand(tau**-2))
     unbiased = residual.square() - problem.mask_noise(noise_of_target)

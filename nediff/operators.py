@@ -70,6 +70,13 @@ class LinearOperator(ABC):
     def A_adjoint(self, y: Tensor) -> Tensor:
         """Aᵀ y."""
 
+    def complement(self, noise: Tensor) -> Tensor:
+        """White noise (B, C', h, w) to noise with covariance I − AAᵀ where something is measured.
+
+        Added to A times white noise it makes that white. Zero where A's rows are orthonormal.
+        """
+        return torch.zeros_like(noise)
+
     @abstractmethod
     def fill(self, y: Tensor) -> Tensor:
         """A linear first guess of x, its weights summing to one.
@@ -303,6 +310,16 @@ class Convolution(LinearOperator):
         total = self.kernel.to(y).sum(dim=(-2, -1))
         return total if self.kernel.ndim == 2 else _for_batch(total, len(y))[:, None, None, None]
 
+    def complement(self, noise: Tensor) -> Tensor:
+        """By the spectrum of AAᵀ on the grid of measurements, as if it were periodic."""
+        kernels = self.kernel if self.kernel.ndim == 3 else self.kernel[None]
+        height, width = noise.shape[-2:]
+        spectra = torch.stack([_spectrum(k, self.stride, height, width) for k in kernels])
+        root = (1 - spectra).clamp_min(0).sqrt().to(noise)
+        shaped = _for_batch(root, len(noise))[:, None]
+        out: Tensor = torch.fft.ifft2(torch.fft.fft2(noise) * shaped).real
+        return out
+
     def image_size(self, height: int, width: int) -> tuple[int, int]:
         """(h − 1)·stride + K."""
         rows, columns = self.kernel.shape[-2:]
@@ -357,6 +374,20 @@ def _convolution_gain(kernel: Tensor, stride: int) -> float:
     ).abs()
     kept = own[..., rows % stride :: stride, columns % stride :: stride]
     return float(kept.sum(dim=(-2, -1)).max().clamp_min(1e-12))
+
+
+def _spectrum(kernel: Tensor, stride: int, height: int, width: int) -> Tensor:
+    """The eigenvalues of AAᵀ on a periodic grid (h, w): the transform of k ⋆ k at the strides."""
+    k = kernel.double()
+    rows, columns = k.shape
+    products = F.conv2d(k[None, None], k[None, None], padding=(rows - 1, columns - 1))[0, 0]
+    grid = torch.zeros(height, width, dtype=torch.float64)
+    for i in range(-((rows - 1) // stride), (rows - 1) // stride + 1):
+        for j in range(-((columns - 1) // stride), (columns - 1) // stride + 1):
+            value = products[rows - 1 + i * stride, columns - 1 + j * stride]
+            grid[i % height, j % width] += value
+    spectrum: Tensor = torch.fft.fft2(grid).real
+    return spectrum
 
 
 class Fourier(LinearOperator):

@@ -62,6 +62,8 @@ _DEFAULTS: dict[str, dict[str, object]] = {
         "rehearse": 0.5,
         "ei": 0.0,
     },
+    "blur": {"pool": (1, 2, 4), "pool_weights": (0.3, 0.35, 0.35), "ei": 0.0},
+    "super_resolution": {"pool": (1, 2, 4), "pool_weights": (0.3, 0.5, 0.2), "ei": 0.0},
     "demosaicing": {"pool": (1, 2, 4), "pool_weights": (0.25, 0.3, 0.45), "ei": 0.0},
 }
 """What the default recipe changes for an operator."""
@@ -186,7 +188,13 @@ def _ne_r2r(
     given, known = _shown(recipe, batch, draws)
     weight = _weight(recipe, known, level, alpha * fill_error)  # less contrast, less error
     denoiser = _through(network, given)
-    return losses.ne_r2r(denoiser, batch.y, batch.sigma, alpha, mu, tau, b, problem, given, weight)
+    extra = None
+    if batch.given is not None and not isinstance(given, Mask):
+        extra = given.complement(draws.normal_like(given.A(batch.y)))
+    shown = None if given is problem.operator else given
+    return losses.ne_r2r(
+        denoiser, batch.y, batch.sigma, alpha, mu, tau, b, problem, shown, weight, extra
+    )
 
 
 def rehearsal_loss(
@@ -214,11 +222,11 @@ def _as_shown(batch: Batch) -> Batch:
 
 
 def _shown(recipe: RecipeConfig, batch: Batch, draws: Draws) -> tuple[LinearOperator, Tensor]:
-    """What the network is shown of the measurements, and which of their values that are."""
+    """What the network is shown of y, and which of its values it is shown as they are."""
     given = batch.given or batch.problem.operator
     if recipe.hide > 0:
         given = hide_pixels(given, batch.y, recipe.hide, draws)
-    if isinstance(given, Mask):
+    if batch.given is not None or isinstance(given, Mask):
         return given, given.known(batch.y)
     return given, torch.ones_like(batch.y)
 

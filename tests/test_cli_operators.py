@@ -228,10 +228,12 @@ def test_what_a_run_says_and_keeps(trained: Trained) -> None:
 
 def test_the_part_that_no_group_shows_is_warned_about() -> None:
     symmetric = Problem.blur(np.ones((5, 5)), SIGMA)
-    recipe = recipe_named("default", "blur")
     with console.capture() as shown:
-        say_what_is_seen(symmetric, recipe)
+        say_what_is_seen(symmetric, recipe_named("paper", "blur"))
     assert "Careful: the group 'turns'" in shown.get()
+    with console.capture() as shown:  # a recipe that does not rely on the group
+        say_what_is_seen(symmetric, recipe_named("default", "blur"))
+    assert "Careful" not in shown.get()
     mask = Problem.inpainting(MASK, SIGMA)
     with console.capture() as shown:
         say_what_is_seen(mask, recipe_named("paper", "inpainting"))

@@ -50,12 +50,12 @@ def say_what_is_seen(problem: Problem, recipe: RecipeConfig) -> None:
     group = recipe.group or problem.operator.group
     operator, like = _small(problem)
     alone, through = (_share(operator, like, g) for g in (None, group))
-    unused = "" if recipe.ei > 0 else " (which this recipe does not use; --ei would)"
+    unused = "" if recipe.ei > 0 else " (not used by this recipe, which learns in other ways)"
     say(
         f"the instrument alone sees {alone:.0%} of all that an image can be; through the group "
         f"'{group}'{unused}, {through:.0%}"
     )
-    if through - alone < _LITTLE * (1 - alone) and alone < 0.98:
+    if recipe.ei > 0 and through - alone < _LITTLE * (1 - alone) and alone < 0.98:
         say(
             f"Careful: the group '{group}' shows this instrument little that it does not see "
             "anyway, so the data cannot teach the rest of the images; expect a smooth guess "

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nediff.data import Measurements
-from nediff.operators import Identity, LinearOperator, Mask, turn
+from nediff.operators import Convolution, Identity, LinearOperator, Mask, turn
 from nediff.pooling import gather, gathered_noise, masked_noise, pool, pool_masked
 from nediff.problem import Problem, stack_operators
 from nediff.randomness import Draws, derive_key, normal_field
@@ -62,10 +62,11 @@ class BatchSource:
         samples = range(first, first + (self.batch if count is None else count))
         draws = Draws(self.seed, "crops", samples)
         columns = [draws.uniform().double().tolist() for _ in range(5)]
-        by_size: dict[tuple[int, int], list[tuple[int, _Crop]]] = {}
+        by_size: dict[tuple[bool, int, int], list[tuple[int, _Crop]]] = {}
         for sample, numbers in zip(samples, zip(*columns, strict=True), strict=True):
             crop = self._cut(self._window(*numbers), sample)
-            by_size.setdefault((crop.y.shape[-2], crop.y.shape[-1]), []).append((sample, crop))
+            key = (isinstance(crop.operator, Identity), crop.y.shape[-2], crop.y.shape[-1])
+            by_size.setdefault(key, []).append((sample, crop))
         return [
             ([sample for sample, _ in by_size[size]], self._stack([c for _, c in by_size[size]]))
             for size in sorted(by_size)
@@ -80,12 +81,13 @@ class BatchSource:
         if operator.crop_step is None:
             return _Window(index, 1, height, width, 0, 0, 0)
         f = self.factors[min(bisect_right(self._factor_steps, factor), len(self.factors) - 1)]
+        blocks = self._blocks(f)
         size = self.crop
-        if self.crop * f > min(height, width):
-            size = min(height, width) // f // 8 * 8
+        if self.crop * blocks > min(height, width):
+            size = min(height, width) // blocks // 8 * 8
         if size < LEAST_POOLED_CROP:
-            f, size = 1, self.crop
-        side, step = size * f, operator.crop_step
+            f, blocks, size = 1, 1, self.crop
+        side, step = size * blocks, operator.crop_step
         return _Window(
             index,
             f,
@@ -95,6 +97,13 @@ class BatchSource:
             offset(left, width - side, step),
             int(turn * 8) if operator.turns else 0,
         )
+
+    def _blocks(self, factor: int) -> int:
+        """By how much a measurement is pooled for an image coarser by ``factor``."""
+        operator = self.problem.operator
+        if not isinstance(operator, Convolution) or factor == 1:
+            return factor
+        return factor // operator.stride  # a coarse measurement is a coarser image already
 
     def _cut(self, window: _Window, sample: int) -> _Crop:
         """Read the crop, lift it to a measurement, pool it and turn it, and its operator too."""
@@ -123,6 +132,10 @@ class BatchSource:
         y, sigma, factor = crop.y[0].numpy(), self.problem.sigma, window.factor
         if isinstance(crop.operator, Identity):
             return _Crop(_tensor(pool(y, factor)), sigma / factor, crop.operator)
+        if isinstance(crop.operator, Convolution):
+            # pooled, the blur is small: a complete coarse image, to be blurred again
+            blocks = self._blocks(factor)
+            return _Crop(_tensor(pool(y, blocks)), sigma / blocks, Identity(), crop.operator)
         assert isinstance(crop.operator, Mask)  # the plan allows pooling for no other
         mask = crop.operator.mask[0].numpy()
         size = y.shape[-1] // factor
