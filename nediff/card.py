@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nediff.config import RunConfig
+from nediff.config import OperatorConfig, RecipeConfig, RunConfig
 from nediff.data import atomic_path
 
 
@@ -16,25 +16,18 @@ def write_card(folder: Path, config: RunConfig) -> None:
 
 def card_text(config: RunConfig) -> str:
     """What this run is, what it was trained on, and how to use it."""
-    data, network, recipe, training = config.data, config.network, config.recipe, config.training
+    data, network, training = config.data, config.network, config.training
     scale = data.high - data.low
-    origin = (
-        f"clean images with simulated noise (σ = {data.simulate:g})"
-        if data.simulate is not None
-        else "noisy images alone; no clean image was used"
-    )
-    if recipe.loss == "supervised":
-        origin = "pairs of clean and noisy images (the supervised baseline)"
     return f"""# A nediff restorer
 
 Removes noise of σ = {data.sigma:.4g} of the intensity range ({data.sigma * scale:.4g} in the
 data's units) from images with {data.channels} channel(s) and the intensity range
 [{data.low:g}, {data.high:g}] ({data.range_chosen}), and draws posterior samples of them.
-
-- Trained on: {data.images} images, {origin}.
+{_operator(config.operator)}
+- Trained on: {data.images} images, {_origin(config)}.
 - Network: `{network.size}`, kind `{network.kind}`.
-- Recipe: `{recipe.name}` (loss `{recipe.loss}`, pooled by {", ".join(map(str, recipe.pool))}),
-  {training.steps} steps of {training.batch} crops of {training.crop} pixels, seed {training.seed}.
+- Recipe: `{config.recipe.name}` ({_recipe(config.recipe)}),
+  {training.steps} steps of {training.batch} {_crops(config)}, seed {training.seed}.
 - nediff {config.version}; every setting is in `config.yaml`.
 
     nediff restore THIS_FOLDER IMAGES --out restored --samples 8
@@ -42,4 +35,57 @@ data's units) from images with {data.channels} channel(s) and the intensity rang
 It expects images like those it was trained on, with the same kind and strength of noise:
 white, Gaussian, independent of the signal. On other images or other noise the result, and its
 error bars, mean little. `nediff evaluate THIS_FOLDER IMAGES` says how it does on yours.
+"""
+
+
+def _origin(config: RunConfig) -> str:
+    data = config.data
+    measured = "measurements" if config.operator.kind != "denoising" else "images"
+    if config.recipe.loss == "supervised":
+        return f"pairs of clean images and noisy {measured} (the supervised baseline)"
+    if data.simulate is not None:
+        by = "" if measured == "images" else " and a simulated instrument"
+        return f"clean images with simulated noise (σ = {data.simulate:g}){by}"
+    return f"noisy {measured} alone; no clean image was used"
+
+
+def _crops(config: RunConfig) -> str:
+    whole = config.operator.kind in ("mri", "physics")
+    return "whole measurements" if whole else f"crops of {config.training.crop} pixels"
+
+
+def _recipe(recipe: RecipeConfig) -> str:
+    words = [f"loss `{recipe.loss}`", f"pooled by {', '.join(map(str, recipe.pool))}"]
+    if recipe.hide:
+        words.append(f"up to {recipe.hide:.0%} of the measured pixels hidden")
+    if recipe.ei:
+        group = f" over `{recipe.group}`" if recipe.group else ""
+        words.append(f"equivariance term{group} of weight {recipe.ei:g}")
+    return ", ".join(words)
+
+
+def _operator(operator: OperatorConfig) -> str:
+    """What the images are measurements of, as a paragraph; nothing for denoising."""
+    words = {
+        "inpainting": "The images are **incomplete**: one fixed mask says which pixels are\n"
+        "measured. The others are zero in the data, and are filled in.",
+        "demosaicing": "The images are **Bayer mosaics**, one colour per pixel"
+        f"{' (raw, of one channel)' if operator.raw else ' (three channels, zero elsewhere)'}.\n"
+        "The missing colours are filled in.",
+        "blur": "The images are **blurred** by a known kernel, which is undone.",
+        "super_resolution": f"The images are **coarse**: restored ones have {operator.stride} "
+        f"times as many\nrows and columns.",
+        "mri": "The data are **k-space** of single-coil MRI, sampled in part, two channels: real "
+        "and\nimaginary. What comes out is the complex image, two channels too.",
+        "physics": "The images are measured by a deepinv **physics**, which must be given again: "
+        "load\nthis folder in Python with `nediff.load(folder, physics=...)`.",
+    }
+    if operator.kind == "denoising":
+        return ""
+    kept = "" if operator.kind == "physics" else " The operator is in `operator.safetensors`."
+    return f"""
+{words[operator.kind]}{kept}
+
+Posterior samples vary in what the instrument measures. What it does not see at all gets its
+mean given the rest, so there their spread alone is too narrow.
 """

@@ -13,7 +13,11 @@ LossName = Literal["supervised", "sure", "ne_sure", "ne_r2r"]
 DivergenceName = Literal["monte_carlo", "jvp", "exact"]
 SizeName = Literal["tiny", "small", "base", "paper"]
 OptimizerName = Literal["muon", "adam"]
-KindName = Literal["edm", "standardised", "homogeneous"]
+KindName = Literal["edm", "standardised", "homogeneous", "unrolled"]
+GroupName = Literal["shifts", "turns", "shifts_and_turns", "any_angle"]
+OperatorName = Literal[
+    "denoising", "inpainting", "demosaicing", "blur", "super_resolution", "mri", "physics"
+]
 
 
 class _Strict(BaseModel):
@@ -43,6 +47,20 @@ class DataConfig(_Strict):
     """… from this seed."""
 
 
+class OperatorConfig(_Strict):
+    """What the instrument measures; its mask or kernel is in operator.safetensors."""
+
+    kind: OperatorName = "denoising"
+    raw: bool = False
+    """Mosaics of one channel."""
+    periodic: bool = False
+    """The mask repeats over images of any size."""
+    stride: int = Field(default=1, ge=1)
+    """Of a blur: every so many values are kept (super-resolution)."""
+    image_shape: tuple[int, int, int] | None = None
+    """Only for a deepinv physics."""
+
+
 class NetworkConfig(_Strict):
     """Which denoiser; see networks/."""
 
@@ -51,13 +69,24 @@ class NetworkConfig(_Strict):
     channels: int = Field(ge=1)
     sigma_data: float = Field(gt=0)
     """Standard deviation of the clean images about their means, for the preconditioning."""
+    guides: int = Field(default=0, ge=0)
+    """Channels that show the network what is measured (a mask)."""
+    measured: bool = False
+    """Whether it must fill in what the operator does not see (A ≠ I)."""
     resolution: int = 64
     """Only for `paper`, whose attention layers depend on it."""
 
+    @property
+    def fill_error(self) -> float:
+        """How far off a first guess of what was not measured may be."""
+        return 0.25 * self.sigma_data
+
     @model_validator(mode="after")
-    def _paper_has_no_homogeneous_form(self) -> NetworkConfig:
-        if self.size == "paper" and self.kind == "homogeneous":
-            raise ValueError("the paper's network has no homogeneous form")
+    def _fits_together(self) -> NetworkConfig:
+        if self.size == "paper" and self.kind in ("homogeneous", "unrolled"):
+            raise ValueError(f"the paper's network has no {self.kind} form")
+        if self.measured and self.kind in ("homogeneous", "standardised"):
+            raise ValueError(f"a {self.kind} network is for denoising only")
         return self
 
 
@@ -76,6 +105,15 @@ class RecipeConfig(_Strict):
     """Recorruption strength of `ne_r2r`: the least one when `matched`."""
     matched: bool = False
     """`ne_r2r` only: draw the level first and use the most contrast that reaches it."""
+    hide: float = Field(default=0.0, ge=0, lt=1)
+    """`ne_r2r` with a mask: hide up to this share of the measured pixels from the network, to
+    predict them (the share is drawn for each image)."""
+    ei: float = Field(default=0.0, ge=0)
+    """Weight of the equivariance term …"""
+    ei_at_sigma: bool = False
+    """… at σ_n only, as in the EI baseline, instead of a drawn level."""
+    group: GroupName | None = None
+    """The invariance it uses; None for that of the operator."""
     rehearse: float = Field(default=0.0, ge=0, lt=1)
     """This share of each batch are posterior samples of the network itself, used as clean
     images (training/rehearsal.py) …"""
@@ -114,6 +152,7 @@ class RunConfig(_Strict):
 
     version: str
     data: DataConfig
+    operator: OperatorConfig = OperatorConfig()
     network: NetworkConfig
     recipe: RecipeConfig
     training: TrainingConfig

@@ -1,8 +1,9 @@
 """The losses of METHOD.md §2, as pure functions: per image, shape (B,).
 
 All randomness comes in as tensors: noise or probes like y, α, μ, τ and σ as (B,). Losses in
-measurement space are divided by m, the number of measured values; `supervised`, in image
-space, by n. Dividing by the squared noise level (the weighting) is left to the recipe.
+measurement space are divided by m, the number of measured values (where there is none, they
+are zero); `supervised` and `equivariance`, in image space, by n. ``weight`` multiplies the
+squared residuals, per pixel or per image; what to weight by is left to the recipe.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from nediff.divergence import Map, expand, monte_carlo
+from nediff.operators import LinearOperator
 from nediff.problem import Problem
 
 Divergence = Callable[[Map, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def _sum_of_squares(residual: Tensor) -> Tensor:
-    return residual.square().flatten(1).sum(1)
+def _total(values: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Σ weight · values over each image, (B,)."""
+    weighted = values if weight is None else weight * values
+    return weighted.flatten(1).sum(1)
 
 
 def decibels(mse: float) -> float:
@@ -32,10 +37,17 @@ def rescale(y: Tensor, alpha: Tensor, mu: Tensor, problem: Problem) -> Tensor:
     return expand(alpha) * y + expand(mu) * problem.A1(y)
 
 
-def supervised(denoiser: Map, x: Tensor, sigma: Tensor, noise: Tensor, problem: Problem) -> Tensor:
+def supervised(
+    denoiser: Map,
+    x: Tensor,
+    sigma: Tensor,
+    noise: Tensor,
+    problem: Problem,
+    weight: Tensor | None = None,
+) -> Tensor:
     """‖D(Ax + σ η, σ) − x‖² / n: needs clean x; the upper bound in every comparison."""
     y = problem.A(x) + expand(sigma) * problem.mask_noise(noise)
-    return _sum_of_squares(denoiser(y, sigma) - x) / x[0].numel()
+    return _total((denoiser(y, sigma) - x).square(), weight) / x[0].numel()
 
 
 def sure(
@@ -54,7 +66,8 @@ def sure(
         lambda u, s: problem.A(denoiser(u, s)), y, sigma, problem.mask_noise(probe)
     )
     m, variance = problem.measured(y), sigma.square()
-    return (_sum_of_squares(y - value) + 2 * variance * div) / m - variance
+    total = _total((y - value).square()) + 2 * variance * div - m * variance
+    return total / m.clamp_min(1)
 
 
 def ne_sure(
@@ -80,19 +93,74 @@ def ne_r2r(
     tau: Tensor,
     noise: Tensor,
     problem: Problem,
+    given: LinearOperator | None = None,
+    weight: Tensor | None = None,
+    complement: Tensor | None = None,
 ) -> Tensor:
     """Recorrupted-to-recorrupted at (α, μ): unbiased for the MSE at level s√(1+τ²), s = ασ.
 
     With b ~ N(0, I) masked like the noise, y + τσb and y − σb/τ carry independent noise. So
     ‖A D(α(y + τσb) + μA1, s√(1+τ²)) − (α(y − σb/τ) + μA1)‖² / m − s²(1 + 1/τ²)
     is an estimate of the error from one network pass, without a divergence.
+
+    ``given`` shows the denoiser less than y. A mask inside that of the problem: the rest needs
+    no b; what the network did not see has noise of its own, s² of it, and teaches it to predict
+    what was never measured. Another operator, where y is a complete image: the denoiser sees
+    its measurement, with noise of covariance I − AAᵀ (``complement``) that makes it white.
     """
-    b = problem.mask_noise(noise)
+    shown = (given or problem.operator).mask_noise
+    b = shown(noise)
     s = alpha * sigma
+    level = recorrupted_level(s, tau)
     noisier = rescale(y + expand(tau * sigma) * b, alpha, mu, problem)
+    if given is not None:
+        noisier = given.A(noisier)
+    if complement is not None:
+        noisier = noisier + expand(level) * complement
     target = rescale(y - expand(sigma / tau) * b, alpha, mu, problem)
-    residual = problem.A(denoiser(noisier, recorrupted_level(s, tau))) - target
-    return _sum_of_squares(residual) / problem.measured(y) - s.square() * (1 + tau**-2)
+    residual = problem.A(denoiser(noisier, level)) - target
+    seen = shown(torch.ones_like(y))
+    noise_of_target = expand(s.square()) * (1 + seen * expand(tau**-2))
+    unbiased = residual.square() - problem.mask_noise(noise_of_target)
+    return _total(unbiased, weight) / problem.measured(y).clamp_min(1)
+
+
+def rehearsed(
+    denoiser: Map,
+    y: Tensor,
+    sigma: Tensor,
+    noise: Tensor,
+    problem: Problem,
+    given: LinearOperator | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """‖A D(y + σ η, σ) − y‖² / m for y = A x without noise, of a posterior sample x of our own.
+
+    ``given`` shows the denoiser only part of it, as in `ne_r2r`.
+    """
+    shown = (given or problem.operator).mask_noise
+    residual = problem.A(denoiser(shown(y + expand(sigma) * noise), sigma)) - y
+    return _total(residual.square(), weight) / problem.measured(y).clamp_min(1)
+
+
+def equivariance(
+    denoiser: Map,
+    y: Tensor,
+    sigma: Tensor,
+    level: Tensor,
+    noise: Tensor,
+    transform: Callable[[Tensor], Tensor],
+    problem: Problem,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """The `ei` term: with x̂ = D(y, σ), ‖T_g x̂ − D(A T_g x̂ + σ' η, σ')‖² / n at ``level`` σ'.
+
+    A turned or shifted image is as plausible, and the instrument sees another part of it: what
+    D fills in must survive being measured again. The gradient flows through x̂ too.
+    """
+    moved = transform(denoiser(y, sigma))
+    again = problem.A(moved) + expand(level) * problem.mask_noise(noise)
+    return _total((moved - denoiser(again, level)).square(), weight) / moved[0].numel()
 
 
 def recorrupted_level(s: Tensor, tau: Tensor) -> Tensor:

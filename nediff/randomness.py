@@ -105,6 +105,10 @@ class Draws:
         self._base = (seed, stream)
         self._count = 0
 
+    def restart(self) -> None:
+        """Begin again: what is drawn next is what was drawn first."""
+        self._count = 0
+
     def _keys(self) -> list[int]:
         self._count += 1
         return [derive_key("draw", *self._base, i, self._count) for i in self.samples]

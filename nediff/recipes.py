@@ -6,17 +6,24 @@ losses.py; here is only what is drawn, and from which law.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from nediff import losses
 from nediff.config import RecipeConfig
-from nediff.divergence import ESTIMATORS, Map
+from nediff.divergence import ESTIMATORS, Map, expand
 from nediff.errors import NediffError
+from nediff.groups import GROUPS
+from nediff.networks.measured import expected_error
+from nediff.operators import LinearOperator, Mask
 from nediff.problem import Problem
 from nediff.randomness import Draws
+
+Network = Callable[[Tensor, Tensor, LinearOperator], Tensor]
+"""D(y, σ; A): the operator says what y measures."""
 
 RECIPES: dict[str, RecipeConfig] = {
     recipe.name: recipe
@@ -39,68 +46,137 @@ RECIPES: dict[str, RecipeConfig] = {
 loss, NE-SURE, unweighted and not pooled; `supervised` (needs clean images) and `sure` are its
 two baselines."""
 
+_FOR_OPERATORS: dict[str, RecipeConfig] = {
+    "paper": RecipeConfig(name="paper", loss="ne_sure", weighted=False, ei=1.0),
+    "ei": RecipeConfig(name="ei", loss="sure", ei=1.0, ei_at_sigma=True),
+    "default": RecipeConfig(name="default", loss="ne_r2r", matched=True, tau=1.0, ei=1.0),
+}
+"""With an operator that does not see everything, the paper adds its equivariance term; `ei` is
+the baseline it compares with: SURE + EI at σ_n alone."""
+
+_DEFAULTS: dict[str, dict[str, object]] = {
+    "inpainting": {
+        "pool": (1, 2, 4),
+        "pool_weights": (0.3, 0.35, 0.35),
+        "hide": 0.2,
+        "rehearse": 0.5,
+        "ei": 0.0,
+    },
+    "blur": {"pool": (1, 2, 4), "pool_weights": (0.3, 0.35, 0.35), "ei": 0.0},
+    "super_resolution": {"pool": (1, 2, 4), "pool_weights": (0.3, 0.5, 0.2), "ei": 0.0},
+    "demosaicing": {"pool": (1, 2, 4), "pool_weights": (0.25, 0.3, 0.45), "ei": 0.0},
+}
+"""What the default recipe changes for an operator."""
+
 
 @dataclass(frozen=True)
 class Batch:
-    """Crops of one size: y (B, C, h, w), the noise level of each (B,), and x where known."""
+    """Crops of one size: y (B, C, h, w), the noise level of each (B,), and x where known.
+
+    ``problem`` is the instrument as it measured these crops. ``given`` is what to show the
+    network of them, where that is less.
+    """
 
     y: Tensor
     sigma: Tensor
+    problem: Problem
     clean: Tensor | None = None
+    given: LinearOperator | None = None
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same on another device."""
+        return Batch(
+            self.y.to(device),
+            self.sigma.to(device),
+            self.problem.with_operator(self.problem.operator.to(device)),
+            None if self.clean is None else self.clean.to(device),
+            None if self.given is None else self.given.to(device),
+        )
 
 
-def recipe_named(name: str | RecipeConfig) -> RecipeConfig:
-    """The recipe of that name, or a sentence that lists them; a recipe itself is returned."""
+def recipe_named(name: str | RecipeConfig, kind: str = "denoising") -> RecipeConfig:
+    """The recipe of that name for an operator, or a sentence that lists them."""
     if isinstance(name, RecipeConfig):
         return name
-    if name not in RECIPES:
-        raise NediffError(f"There is no recipe '{name}'; there are: {', '.join(RECIPES)}.")
-    return RECIPES[name]
+    recipes = RECIPES if kind == "denoising" else RECIPES | _FOR_OPERATORS
+    if name not in recipes:
+        raise NediffError(
+            f"There is no recipe '{name}' for {kind}; there are: {', '.join(recipes)}."
+        )
+    changes = _DEFAULTS.get(kind, {}) if name == "default" else {}
+    return RecipeConfig.model_validate(recipes[name].model_dump() | changes)
 
 
 def training_loss(
-    recipe: RecipeConfig, denoiser: Map, batch: Batch, problem: Problem, draws: Draws
+    recipe: RecipeConfig, network: Network, batch: Batch, draws: Draws, fill_error: float = 0.0
 ) -> Tensor:
-    """One number per image, (B,), divided by the squared noise level where weighted."""
-    values, level = _LOSSES[recipe.loss](recipe, denoiser, batch, problem, draws)
-    return values / level.square() if recipe.weighted else values
+    """One number per image, (B,).
+
+    Where weighted, squared errors are divided by those to be expected: the squared noise level
+    of what is measured, and ``fill_error``² more for what is not.
+    """
+    value = _LOSSES[recipe.loss](recipe, network, batch, draws, fill_error)
+    if recipe.ei > 0:
+        value = value + recipe.ei * _equivariance(recipe, network, batch, draws, fill_error)
+    return value
+
+
+def _through(network: Network, operator: LinearOperator) -> Map:
+    return lambda u, sigma: network(u, sigma, operator)
+
+
+def _weight(
+    recipe: RecipeConfig, known: Tensor, level: Tensor, fill_error: float | Tensor
+) -> Tensor | None:
+    return expected_error(known, level, fill_error) ** -2 if recipe.weighted else None
 
 
 def _supervised(
-    recipe: RecipeConfig, denoiser: Map, batch: Batch, problem: Problem, draws: Draws
-) -> tuple[Tensor, Tensor]:
+    recipe: RecipeConfig, network: Network, batch: Batch, draws: Draws, fill_error: float
+) -> Tensor:
     if batch.clean is None:
         raise NediffError(
             "The supervised loss needs clean images, and these are measurements only; "
             "use --simulate with clean images, or another recipe."
         )
+    problem = _as_shown(batch).problem
     level = draws.uniform(recipe.alpha_min, 1.0).to(batch.y) * batch.sigma
     noise = draws.normal_like(batch.y)
-    return losses.supervised(denoiser, batch.clean, level, noise, problem), level
+    weight = _weight(recipe, problem.operator.known(batch.clean), level, fill_error)
+    denoiser = _through(network, problem.operator)
+    return losses.supervised(denoiser, batch.clean, level, noise, problem, weight)
 
 
 def _sure(
-    recipe: RecipeConfig, denoiser: Map, batch: Batch, problem: Problem, draws: Draws
-) -> tuple[Tensor, Tensor]:
+    recipe: RecipeConfig, network: Network, batch: Batch, draws: Draws, fill_error: float
+) -> Tensor:
+    batch = _as_shown(batch)
     divergence = ESTIMATORS[recipe.divergence]
     probe = draws.normal_like(batch.y)
-    return losses.sure(denoiser, batch.y, batch.sigma, probe, problem, divergence), batch.sigma
+    denoiser = _through(network, batch.problem.operator)
+    value = losses.sure(denoiser, batch.y, batch.sigma, probe, batch.problem, divergence)
+    return value / batch.sigma.square() if recipe.weighted else value
 
 
 def _ne_sure(
-    recipe: RecipeConfig, denoiser: Map, batch: Batch, problem: Problem, draws: Draws
-) -> tuple[Tensor, Tensor]:
+    recipe: RecipeConfig, network: Network, batch: Batch, draws: Draws, fill_error: float
+) -> Tensor:
+    batch = _as_shown(batch)
     divergence = ESTIMATORS[recipe.divergence]
     alpha = draws.uniform(recipe.alpha_min, 1.0).to(batch.y)
     mu = draws.uniform().to(batch.y)
     probe = draws.normal_like(batch.y)
-    value = losses.ne_sure(denoiser, batch.y, batch.sigma, alpha, mu, probe, problem, divergence)
-    return value, alpha * batch.sigma
+    denoiser = _through(network, batch.problem.operator)
+    value = losses.ne_sure(
+        denoiser, batch.y, batch.sigma, alpha, mu, probe, batch.problem, divergence
+    )
+    return value / (alpha * batch.sigma).square() if recipe.weighted else value
 
 
 def _ne_r2r(
-    recipe: RecipeConfig, denoiser: Map, batch: Batch, problem: Problem, draws: Draws
-) -> tuple[Tensor, Tensor]:
+    recipe: RecipeConfig, network: Network, batch: Batch, draws: Draws, fill_error: float
+) -> Tensor:
+    problem = batch.problem
     u = draws.uniform(recipe.alpha_min, 1.0).to(batch.y)
     mu = draws.uniform().to(batch.y)
     b = draws.normal_like(batch.y)
@@ -108,8 +184,85 @@ def _ne_r2r(
         alpha, tau = losses.matched_contrast(u * problem.sigma, batch.sigma, recipe.tau)
     else:
         alpha, tau = u, torch.full_like(u, recipe.tau)
-    value = losses.ne_r2r(denoiser, batch.y, batch.sigma, alpha, mu, tau, b, problem)
-    return value, losses.recorrupted_level(alpha * batch.sigma, tau)
+    level = losses.recorrupted_level(alpha * batch.sigma, tau)
+    given, known = _shown(recipe, batch, draws)
+    weight = _weight(recipe, known, level, alpha * fill_error)  # less contrast, less error
+    denoiser = _through(network, given)
+    extra = None
+    if batch.given is not None and not isinstance(given, Mask):
+        extra = given.complement(draws.normal_like(given.A(batch.y)))
+    shown = None if given is problem.operator else given
+    return losses.ne_r2r(
+        denoiser, batch.y, batch.sigma, alpha, mu, tau, b, problem, shown, weight, extra
+    )
+
+
+def rehearsal_loss(
+    recipe: RecipeConfig, network: Network, batch: Batch, draws: Draws, fill_error: float = 0.0
+) -> Tensor:
+    """The loss on samples of our own, whose y has no noise; one number per image, (B,)."""
+    level = draws.uniform(recipe.alpha_min, 1.0).to(batch.y) * batch.sigma
+    noise = draws.normal_like(batch.y)
+    given, known = _shown(recipe, batch, draws)
+    weight = _weight(recipe, known, level, fill_error)
+    denoiser = _through(network, given)
+    return losses.rehearsed(denoiser, batch.y, level, noise, batch.problem, given, weight)
+
+
+def _as_shown(batch: Batch) -> Batch:
+    """For losses that cannot use what is hidden: the shown part as all that was measured.
+
+    Hidden values would otherwise be shown to the network, and it would learn nothing but to
+    denoise complete measurements.
+    """
+    if batch.given is None:
+        return batch
+    problem = batch.problem.with_operator(batch.given)
+    return replace(batch, y=batch.given.mask_noise(batch.y), problem=problem, given=None)
+
+
+def _shown(recipe: RecipeConfig, batch: Batch, draws: Draws) -> tuple[LinearOperator, Tensor]:
+    """What the network is shown of y, and which of its values it is shown as they are."""
+    given = batch.given or batch.problem.operator
+    if recipe.hide > 0:
+        given = hide_pixels(given, batch.y, recipe.hide, draws)
+    if batch.given is not None or isinstance(given, Mask):
+        return given, given.known(batch.y)
+    return given, torch.ones_like(batch.y)
+
+
+def hide_pixels(given: LinearOperator, y: Tensor, most: float, draws: Draws) -> LinearOperator:
+    """Leave out of a mask a share of its pixels, U(0, ``most``) for each image."""
+    if not isinstance(given, Mask):
+        raise NediffError(f"Pixels can be hidden of a mask only, not of {given.kind}.")
+    share = draws.uniform(0.0, most).to(y)
+    chance = torch.special.ndtr(draws.normal_like(y[:, :1]))
+    kept = (chance > expand(share)).to(y.dtype)
+    return Mask(kept * given.guide(y), given.kind)
+
+
+def _equivariance(
+    recipe: RecipeConfig, network: Network, batch: Batch, draws: Draws, fill_error: float
+) -> Tensor:
+    batch = _as_shown(batch)
+    problem, operator = batch.problem, batch.problem.operator
+    transform = GROUPS[recipe.group or operator.group]
+    level = batch.sigma
+    if not recipe.ei_at_sigma:
+        level = draws.uniform(recipe.alpha_min, 1.0).to(batch.y) * batch.sigma
+    noise = draws.normal_like(batch.y)
+    known = operator.known(operator.A_adjoint(batch.y))
+    weight = _weight(recipe, known, level, fill_error)
+    return losses.equivariance(
+        _through(network, operator),
+        batch.y,
+        batch.sigma,
+        level,
+        noise,
+        lambda x: transform(x, draws),
+        problem,
+        weight,
+    )
 
 
 _LOSSES = {"supervised": _supervised, "sure": _sure, "ne_sure": _ne_sure, "ne_r2r": _ne_r2r}

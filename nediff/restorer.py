@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -15,12 +15,21 @@ from torch import Tensor
 
 from nediff.config import RunConfig
 from nediff.data import IntensityRange
+from nediff.divergence import Map
 from nediff.errors import NediffError
 from nediff.networks import Denoiser, build_denoiser
 from nediff.problem import Problem
-from nediff.runs import load_config, load_weights, save_config, save_weights
+from nediff.runs import (
+    load_config,
+    load_problem,
+    load_weights,
+    save_config,
+    save_problem,
+    save_weights,
+)
 from nediff.sampling import SamplerSettings, sample_posterior
 from nediff.sampling.posterior import Progress
+from nediff.unmeasured import UnmeasuredSpread, add_noise, load_spread, save_spread
 
 Array = TypeVar("Array", Tensor, NDArray[np.float32])
 
@@ -48,9 +57,17 @@ class Restorer:
     to and from the data's own units.
     """
 
-    def __init__(self, problem: Problem, denoiser: Denoiser, config: RunConfig) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        denoiser: Denoiser,
+        config: RunConfig,
+        unmeasured: UnmeasuredSpread | None = None,
+    ) -> None:
         self.problem, self.config = problem, config
         self.denoiser = denoiser.eval()
+        self.unmeasured = unmeasured
+        """How uncertain pixels are that were not measured; None where that was not learned."""
         self.sampler = SamplerSettings()
 
     @property
@@ -61,8 +78,9 @@ class Restorer:
     @torch.no_grad()
     def restore(self, y: Array, sigma: float | None = None) -> Array:
         """The MMSE estimate E[x | y] at noise level ``sigma`` (σ_n unless told)."""
-        batch = self._batch(y)
-        return _like(y, self.denoiser(batch, self._levels(batch, sigma)))
+        batch, problem = self.measured(y)
+        estimate = self.denoiser(batch, self._levels(batch, sigma), problem.operator)
+        return _like(y, estimate)
 
     @torch.no_grad()
     def sample(
@@ -77,24 +95,31 @@ class Restorer:
         """n posterior samples, (n, *y.shape).
 
         Sample k depends on the image, the seed and k alone, whatever else is in the batch.
-        ``seed`` may be one number per image.
+        ``seed`` may be one number per image. The measured part of a sample is a draw of the
+        diffusion model. Pixels that were not measured get their conditional mean and, at σ_n and
+        where it was learned, independent noise of their remaining uncertainty: right pixel by
+        pixel, not as a texture.
         """
-        batch = self._batch(y)
+        batch, problem = self.measured(y)
         seeds = [operator.index(s) for s in np.atleast_1d(np.asarray(seed, dtype=object))]
         seeds = seeds * len(batch) if np.ndim(seed) == 0 else seeds
         if len(seeds) != len(batch):
             raise NediffError(f"{len(batch)} images need as many seeds, not {len(seeds)}.")
         levels = self._levels(batch, sigma)
         samples = sample_posterior(
-            self.denoiser,
+            self.denoiser_of(problem),
             batch,
             levels,
-            self.problem,
+            problem,
             n,
             seeds,
             settings or self.sampler,
             progress,
         )
+        if self.unmeasured is not None and sigma in (None, self.problem.sigma):
+            estimate = self.denoiser(batch, levels, problem.operator)
+            variance = self.unmeasured.variance(batch, estimate, levels, problem.operator)
+            samples = add_noise(samples, variance, seeds)
         return _like(y, samples, leading=(n,))
 
     def summarise(
@@ -118,18 +143,26 @@ class Restorer:
         """Write config.yaml, model.safetensors and the card README.md."""
         from nediff.card import write_card
 
+        save_problem(Path(folder), self.problem)
         save_weights(Path(folder), dict(self.denoiser.named_parameters()))
+        if self.unmeasured is not None:
+            save_spread(Path(folder), self.unmeasured)
         save_config(Path(folder), self.config)
         write_card(Path(folder), self.config)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Restorer:
-        """Read a run folder; anything wrong with it is said in a sentence."""
+    def load(cls, folder: str | Path, physics: Any = None) -> Restorer:
+        """Read a run folder; anything wrong with it is said in a sentence.
+
+        ``physics`` is the deepinv physics of a run that was trained with one.
+        """
         config = load_config(Path(folder))
         denoiser = build_denoiser(config.network)
         load_weights(Path(folder), denoiser)
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        return cls(problem_of(config), denoiser.to(device), config)
+        problem = load_problem(Path(folder), config, physics)
+        problem = problem.with_operator(problem.operator.to(device))
+        return cls(problem, denoiser.to(device), config, load_spread(Path(folder), config, device))
 
     def _batch(self, y: Tensor | NDArray[np.float32]) -> Tensor:
         if not (y.is_floating_point() if isinstance(y, Tensor) else y.dtype.kind == "f"):
@@ -140,13 +173,25 @@ class Restorer:
         batch = y if isinstance(y, Tensor) else torch.from_numpy(np.array(y, np.float32, order="C"))
         while batch.ndim < 4:
             batch = batch[None]
-        channels = self.config.network.channels
+        channels = self.config.data.channels
         if y.ndim not in (2, 3, 4) or batch.shape[1] != channels:
             raise NediffError(
                 f"This restorer was trained on images with {channels} channel(s); "
                 f"an array of shape {tuple(y.shape)} does not fit."
             )
         return batch.to(self.device, torch.float32)
+
+    def measured(self, y: Tensor | NDArray[np.float32]) -> tuple[Tensor, Problem]:
+        """The measurement as a batch, and the instrument as it measured it."""
+        batch = self._batch(y)
+        self.problem.check_size(*batch.shape[-2:])
+        window = self.problem.operator.window(0, 0, *batch.shape[-2:])
+        here = self.problem.with_operator(window)
+        return here.lift(batch), here
+
+    def denoiser_of(self, problem: Problem) -> Map:
+        """D(y, σ) for measurements by this (part of the) instrument."""
+        return lambda y, sigma: self.denoiser(y, sigma, problem.operator)
 
     @property
     def device(self) -> torch.device:
@@ -162,14 +207,12 @@ class Restorer:
         return torch.full((len(batch),), level, device=batch.device)
 
 
-def problem_of(config: RunConfig) -> Problem:
-    """The Problem a configuration describes."""
-    return Problem.denoising(config.data.sigma, config.data.channels)
-
-
 def _like(y: Array, batch: Tensor, leading: tuple[int, ...] = ()) -> Array:
-    """Give a result the type and shape of the measurement it came from."""
-    shaped = batch.reshape(*leading, *y.shape)
+    """Give a result (..., B, C, H, W) the type of the measurement, and as many axes."""
+    lead, image = batch.shape[: len(leading)], batch.shape[len(leading) :]
+    while len(image) > y.ndim and image[0] == 1:
+        image = image[1:]
+    shaped = batch.reshape(*lead, *image)
     if isinstance(y, Tensor):
         return shaped.to(y.device)
     out: NDArray[np.float32] = shaped.cpu().numpy()

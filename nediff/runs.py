@@ -2,6 +2,7 @@
 
 config.yaml          every setting; the run can be repeated from it
 model.safetensors    the best weights by the held-out noisy images
+operator.safetensors the mask or kernel of the instrument, if it has one
 state/               what `--resume` needs
 metrics.csv          what happened; tensorboard/ the same for TensorBoard
 README.md            a card: what this is and how to use it
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -19,12 +21,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from nediff.config import RunConfig
+from nediff.config import OperatorConfig, RunConfig
 from nediff.data import IntensityRange, atomic_path
 from nediff.errors import NediffError
+from nediff.operators import Convolution, Fourier, LinearOperator, Mask
+from nediff.problem import Problem
 
 CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "model.safetensors"
+OPERATOR_FILE = "operator.safetensors"
 
 
 def save_config(folder: Path, config: RunConfig) -> None:
@@ -69,6 +74,90 @@ def load_weights(folder: Path, model: nn.Module) -> None:
     with torch.no_grad():
         for name, parameter in expected.items():
             copy_checked(parameter, tensors[name], name, path)
+
+
+def save_problem(folder: Path, problem: Problem) -> None:
+    """Write operator.safetensors, if the operator has anything to keep."""
+    if arrays := problem.operator.arrays():
+        write_tensors(folder / OPERATOR_FILE, arrays)
+
+
+def load_problem(folder: Path, config: RunConfig, physics: Any = None) -> Problem:
+    """The instrument of a run. A deepinv physics cannot be kept in a file and must be given."""
+    path = folder / OPERATOR_FILE
+    settings, sigma, channels = config.operator, config.data.sigma, config.network.channels
+    if settings.kind == "denoising":
+        return Problem.denoising(sigma, channels)
+    if settings.kind == "physics":
+        return _given_physics(folder, config, physics)
+    tensors, _ = read_tensors(path)
+    try:
+        operator = build_operator(config, tensors)
+    except (KeyError, ValueError) as error:
+        raise NediffError(f"{path} does not fit the operator of this run ({error}).") from error
+    return Problem(sigma, channels, operator, settings.raw)
+
+
+def _given_physics(folder: Path, config: RunConfig, physics: Any) -> Problem:
+    if physics is None:
+        raise NediffError(
+            f"{folder} was trained with a physics of your own, which no file can hold: load it "
+            "in Python with nediff.load(folder, physics=...)."
+        )
+    shape = config.operator.image_shape
+    if shape is None:
+        raise NediffError(f"The {CONFIG_FILE} of {folder} does not say the shape of its images.")
+    return Problem.from_physics(physics, config.data.sigma, shape)
+
+
+def build_operator(config: RunConfig, arrays: Mapping[str, Tensor]) -> LinearOperator:
+    """The operator of a run and the arrays kept beside it; a ValueError says what is wrong."""
+    settings = config.operator
+    if settings.kind in ("blur", "super_resolution"):
+        return Convolution(_kernel(arrays["kernel"]), settings.stride, settings.kind)
+    if settings.kind == "mri":
+        return Fourier(_mask(arrays["mask"], 2))
+    mask = _mask(arrays["mask"], 4)
+    _check_pixels(mask, config)
+    return Mask(mask, settings.kind, settings.periodic)
+
+
+def _kernel(kernel: Tensor) -> Tensor:
+    if kernel.ndim != 2:
+        raise ValueError(f"a kernel of shape {tuple(kernel.shape)}")
+    if not (torch.isfinite(kernel).all() and kernel.sum() > 0):
+        raise ValueError("a kernel that is not finite or has no positive sum")
+    return kernel
+
+
+def _mask(mask: Tensor, axes: int) -> Tensor:
+    if mask.ndim != axes:
+        raise ValueError(f"a mask of shape {tuple(mask.shape)}")
+    if not ((mask == 0) | (mask == 1)).all():
+        raise ValueError("a mask with other values than 0 and 1")
+    if not mask.any():
+        raise ValueError("a mask that is zero everywhere")
+    return mask
+
+
+def _check_pixels(mask: Tensor, config: RunConfig) -> None:
+    """A mask of pixels belongs to the channels of the run, and is no smaller than its crops."""
+    count, channels, height, width = mask.shape
+    if count != 1 or channels != config.network.channels:
+        raise ValueError(
+            f"a mask of shape {tuple(mask.shape)} for {config.network.channels} channel(s)"
+        )
+    if config.operator.kind == "demosaicing":
+        if (height, width) != (2, 2) or not (mask.sum(dim=1) == 1).all():
+            raise ValueError("a mask that is no Bayer pattern of 2 × 2 pixels")
+    elif min(height, width) < config.training.crop:
+        raise ValueError(f"a mask of {width} × {height} pixels for crops of {config.training.crop}")
+
+
+def describe_operator(problem: Problem) -> OperatorConfig:
+    """What config.yaml keeps of the instrument."""
+    settings = problem.operator.settings()
+    return OperatorConfig.model_validate({"kind": problem.kind, "raw": problem.raw, **settings})
 
 
 def copy_checked(target: Tensor, source: Tensor, name: str, path: Path) -> None:

@@ -166,7 +166,7 @@ def test_contradicting_options(data: Path, tmp_path: Path) -> None:
         tmp_path, "--minutes or --steps, not both", data, "--minutes", 1, "--steps", 2
     )
     assert_train_refused(tmp_path, "How strong is the noise", data, "--no-sigma")
-    assert_train_refused(tmp_path, "no recipe 'best'; there are: default", data, "--recipe", "best")
+    assert_train_refused(tmp_path, "no recipe 'best' for denoising", data, "--recipe", "best")
     assert_train_refused(tmp_path, "needs clean images", data, "--recipe", "supervised")
     assert_train_refused(tmp_path, "--sigma 0.1 would be wrong", data, "--simulate", 0.2)
     assert_train_refused(

@@ -56,7 +56,8 @@ def test_eleven_bits_fill_the_range(run: Path) -> None:
     assert 0 <= data["low"] < 0.2 * BITS
     assert 0.8 * BITS < data["high"] < 1.2 * BITS
     assert data["sigma"] * (data["high"] - data["low"]) == pytest.approx(SIGMA * BITS)
-    assert set(config_of(run)) == {"version", "data", "network", "recipe", "training"}
+    sections = {"version", "data", "operator", "network", "recipe", "training"}
+    assert set(config_of(run)) == sections
 
 
 def test_sixteen_bit_png_in_its_own_units(run: Path, tmp_path: Path) -> None:

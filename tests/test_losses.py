@@ -180,8 +180,8 @@ def test_exact_trace_of_a_matrix() -> None:
 def test_every_recipe_gives_one_finite_differentiable_number_per_image(name: str) -> None:
     network = tiny_network().float()
     x = torch.rand(3, 1, 8, 8)
-    batch = Batch(x + 0.1 * torch.randn_like(x), torch.tensor([0.1, 0.05, 0.025]), x)
-    value = training_loss(recipe_named(name), network, batch, PROBLEM, Draws(0, "l", 3))
+    batch = Batch(x + 0.1 * torch.randn_like(x), torch.tensor([0.1, 0.05, 0.025]), PROBLEM, x)
+    value = training_loss(recipe_named(name), network, batch, Draws(0, "l", 3))
     assert value.shape == (3,)
     value.sum().backward()
     gradients = [p.grad for p in network.parameters() if p.grad is not None]
@@ -192,19 +192,17 @@ def test_every_recipe_gives_one_finite_differentiable_number_per_image(name: str
 def test_weighting_divides_by_the_squared_level() -> None:
     network = tiny_network().float()
     x = torch.rand(2, 1, 8, 8)
-    batch = Batch(x, torch.tensor([0.1, 0.1]))
+    batch = Batch(x, torch.tensor([0.1, 0.1]), PROBLEM)
     plain = RecipeConfig(name="a", loss="sure", weighted=False)
     weighted = RecipeConfig(name="b", loss="sure")
-    values = [
-        training_loss(r, network, batch, PROBLEM, Draws(0, "l", 2)) for r in (plain, weighted)
-    ]
+    values = [training_loss(r, network, batch, Draws(0, "l", 2)) for r in (plain, weighted)]
     torch.testing.assert_close(values[0] / 0.01, values[1])
 
 
 def test_supervised_without_clean_images_is_refused() -> None:
-    batch = Batch(torch.rand(1, 1, 8, 8), torch.tensor([0.1]))
+    batch = Batch(torch.rand(1, 1, 8, 8), torch.tensor([0.1]), PROBLEM)
     with pytest.raises(NediffError, match="clean"):
-        training_loss(recipe_named("supervised"), tiny_network(), batch, PROBLEM, Draws(0, "l", 1))
+        training_loss(recipe_named("supervised"), tiny_network(), batch, Draws(0, "l", 1))
     with pytest.raises(NediffError, match="no recipe 'nope'"):
         recipe_named("nope")
 

@@ -73,9 +73,9 @@ def test_tiles_with_the_mean_of_the_whole_equal_the_whole(size: str) -> None:
     margin = -(-reach // network.multiple) * network.multiple
     side = 2 * margin + 8 * network.multiple
     y = torch.rand(1, 1, side, side + 16, dtype=torch.float64)
-    sigma, mean = torch.tensor([0.1]).double(), y.mean(dim=(1, 2, 3))
+    sigma, mean = torch.tensor([0.1]).double(), y.mean(dim=(2, 3))
     whole = network(y, sigma)
-    tile = network(y[..., network.multiple :], sigma, mean)
+    tile = network(y[..., network.multiple :], sigma, mean=mean)
     torch.testing.assert_close(
         tile[..., margin:], whole[..., network.multiple + margin :], rtol=0, atol=1e-10
     )

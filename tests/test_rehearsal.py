@@ -12,17 +12,17 @@ from torch import Tensor
 from nediff.config import RunConfig
 from nediff.data import Measurements, open_measurements
 from nediff.errors import NediffError
+from nediff.operators import LinearOperator
 from nediff.problem import Problem
-from nediff.recipes import recipe_named
 from nediff.training.fitting import Plan, make_trainer, plan_run, run_training
 from nediff.training.loop import REHEARSAL_FILE, rehearsal_start
-from nediff.training.rehearsal import draw_samples, pixels_to_sample, rehearsal_batch
+from nediff.training.rehearsal import Rehearsal, draw_rehearsal, pixels_to_sample
 
 SIGMA, PRIOR = 0.1, 0.15
 """Clean pixels are independent, N(0.5, PRIOR²)."""
 
 
-def wiener(y: Tensor, sigma: Tensor) -> Tensor:
+def wiener(y: Tensor, sigma: Tensor, operator: LinearOperator) -> Tensor:
     """The MMSE denoiser of that prior."""
     gain = PRIOR**2 / (PRIOR**2 + sigma**2)
     return 0.5 + gain[:, None, None, None] * (y - 0.5)
@@ -44,7 +44,7 @@ def planned(noisy: Measurements, **changes: object) -> RunConfig:
 
 def test_samples_have_the_law_of_clean_images(noisy: Measurements) -> None:
     """A denoised image is too smooth, a noisy one too rough; a posterior sample is neither."""
-    samples = draw_samples(wiener, noisy, Problem.denoising(SIGMA), 40, 12 * 80**2, seed=1)
+    samples = draw_rehearsal(wiener, noisy, Problem.denoising(SIGMA), 40, 12 * 80**2, seed=1).y
     assert samples.shape == (12, 1, 80, 80)
     # 76 800 pixels: the standard error of the variance is 0.5 %; six calls add 2 to 3 % in sd
     assert samples.std().item() == pytest.approx(PRIOR, rel=0.04)
@@ -54,35 +54,38 @@ def test_samples_have_the_law_of_clean_images(noisy: Measurements) -> None:
 
 def test_samples_depend_on_weights_and_seed_alone(noisy: Measurements) -> None:
     problem = Problem.denoising(SIGMA)
-    few, more = (draw_samples(wiener, noisy, problem, 40, n * 80**2, seed=1) for n in (2, 3))
+    few, more = (draw_rehearsal(wiener, noisy, problem, 40, n * 80**2, seed=1).y for n in (2, 3))
     torch.testing.assert_close(few, more[:2])
-    other = draw_samples(wiener, noisy, problem, 40, 2 * 80**2, seed=2)
+    other = draw_rehearsal(wiener, noisy, problem, 40, 2 * 80**2, seed=2).y
     assert not torch.allclose(few, other)
 
 
 def test_small_images_are_sampled_whole() -> None:
     small = np.random.default_rng(0).normal(0.5, 0.2, size=(3, 26, 30)).astype(np.float32)
     images = open_measurements(small, axes="NHW", range=(0, 1))
-    samples = draw_samples(wiener, images, Problem.denoising(SIGMA), 24, 100, seed=1)
+    samples = draw_rehearsal(wiener, images, Problem.denoising(SIGMA), 24, 100, seed=1).y
     assert samples.shape == (1, 1, 24, 24)
 
 
 def test_crops_of_samples_are_parts_of_them_and_cover_them() -> None:
     images = torch.arange(2 * 50 * 50, dtype=torch.float32).view(2, 1, 50, 50)
-    batch = rehearsal_batch(images, range(400), SIGMA, 16, seed=0)
-    assert batch.clean is not None
-    assert batch.clean.shape == (400, 1, 16, 16)
-    rows = batch.clean.flatten(1).sort(dim=1).values
+    rehearsal = Rehearsal(images, torch.zeros(2, 2, dtype=torch.int64))
+    batch = rehearsal.batch(range(400), Problem.denoising(SIGMA), 16, seed=0)
+    assert batch.y.shape == (400, 1, 16, 16)
+    rows = batch.y.flatten(1).sort(dim=1).values
     first = rows[:, 0]  # the corner of each crop; the others follow from it, however it is turned
     ramp = (torch.arange(16)[:, None] * 50 + torch.arange(16)).flatten()
     torch.testing.assert_close(rows, first[:, None] + ramp)
     corners = first % 2500
     assert {int(c) // 50 for c in corners} == set(range(35))  # 400 draws of 35 places each
     assert {int(c) % 50 for c in corners} == set(range(35))
-    ways = {tuple(c.flatten()[[0, 15]].tolist()) for c in batch.clean - first.view(-1, 1, 1, 1)}
+    ways = {tuple(c.flatten()[[0, 15]].tolist()) for c in batch.y - first.view(-1, 1, 1, 1)}
     assert len(ways) == 8  # turned and mirrored every way
     parts = torch.cat(
-        [rehearsal_batch(images, half, SIGMA, 16, 0).y for half in (range(200), range(200, 400))]
+        [
+            rehearsal.batch(half, Problem.denoising(SIGMA), 16, 0).y
+            for half in (range(200), range(200, 400))
+        ]
     )
     torch.testing.assert_close(parts, batch.y)
 
@@ -100,11 +103,11 @@ def test_a_run_rehearses_from_its_start_on_and_keeps_what_it_drew(
     trainer = make_trainer(config, noisy, tmp_path)
     before = trainer._groups(11)
     assert sum(len(samples) for _, samples, _ in before) == 4
-    assert trainer.rehearsed is None
+    assert trainer.rehearsal is None
     after = trainer._groups(12)
     assert sorted(s for _, samples, _ in after for s in samples) == list(range(48, 52))
-    recipe, samples, _ = after[-1]
-    assert (recipe, samples) == (recipe_named("supervised"), [50, 51])
+    rehearsed, samples, _ = after[-1]
+    assert (rehearsed, samples) == (True, [50, 51])
     assert (tmp_path / REHEARSAL_FILE).is_file()
 
 
@@ -115,7 +118,7 @@ def test_a_resumed_run_uses_the_samples_it_drew(noisy: Measurements, tmp_path: P
     drawn = make_trainer(config, noisy, tmp_path)
     drawn.resume(tmp_path)
     assert drawn.progress.step == 15
-    assert drawn.rehearsed is not None
+    assert drawn.rehearsal is not None
     (tmp_path / REHEARSAL_FILE).unlink()
     lost = make_trainer(config, noisy, tmp_path)
     with pytest.raises(NediffError, match=r"rehearsal\.safetensors is missing"):

@@ -194,7 +194,7 @@ def test_a_batch_is_the_same_whenever_it_is_asked_for(data: Path) -> None:
     def source() -> BatchSource:
         return BatchSource(
             open_measurements(data, simulate=0.05, seed=3),
-            SIGMA,
+            Problem.denoising(SIGMA),
             16,
             4,
             recipe.pool,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nediff.data import Measurements, open_measurements
+from nediff.operators import LinearOperator
 from nediff.problem import Problem
 from nediff.training.batches import BatchSource
 from nediff.training.ema import EMA
@@ -109,7 +110,15 @@ def images() -> Measurements:
 def source(
     images: Measurements, crop: int = 24, factors: tuple[int, ...] = (1, 2, 4)
 ) -> BatchSource:
-    return BatchSource(images, 0.1, crop, 32, factors, (1.0,) * len(factors), seed=3)
+    return BatchSource(
+        images,
+        Problem.denoising(0.1, images.channels),
+        crop,
+        32,
+        factors,
+        (1.0,) * len(factors),
+        seed=3,
+    )
 
 
 def test_pooled_crops_carry_their_own_noise_level(images: Measurements) -> None:
@@ -183,7 +192,9 @@ def test_crops_are_windows_of_the_images(images: Measurements, factor: int) -> N
 def test_clean_crops_are_the_same_windows(images: Measurements) -> None:
     """Beside each noisy crop lies the clean one of the same image, place and orientation."""
     noisy = images.simulate(0.1, seed=5)
-    batches = BatchSource(noisy, 0.1, 24, 16, (2,), (1.0,), seed=3, with_clean=True)
+    batches = BatchSource(
+        noisy, Problem.denoising(0.1, noisy.channels), 24, 16, (2,), (1.0,), seed=3, with_clean=True
+    )
     planes = [[block_means(m.image(i)[0], 2) for i in range(len(m))] for m in (noisy, images)]
     for _, batch in batches.groups(0):
         assert batch.clean is not None
@@ -196,7 +207,9 @@ def test_positions_and_images_are_covered_evenly() -> None:
     ramp = np.arange(64 * 64, dtype=np.float32).reshape(1, 64, 64) / 4096
     flat = [np.full((1, 64, 64), 2.0, np.float32)]
     measurements = open_measurements(np.concatenate([ramp, *flat]), axes="NHW", range=(0, 1))
-    picks = BatchSource(measurements, 0.1, 16, 64, (1,), (1.0,), seed=0)
+    picks = BatchSource(
+        measurements, Problem.denoising(0.1, measurements.channels), 16, 64, (1,), (1.0,), seed=0
+    )
     first = 0
     rows: list[float] = []
     for step in range(20):
@@ -217,7 +230,7 @@ def test_validation_is_the_error_estimated_without_truth() -> None:
     )
     noisy = clean.simulate(0.1, 0)
 
-    def shrink(y: Tensor, sigma: Tensor) -> Tensor:
+    def shrink(y: Tensor, sigma: Tensor, operator: LinearOperator) -> Tensor:
         mean = y.mean(dim=(1, 2, 3), keepdim=True)
         return mean + 0.8 * (y - mean)
 

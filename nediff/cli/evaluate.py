@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from nediff.cli.console import counting, results, say
+from nediff.cli.inputs import refuse_misfits, simulated
+from nediff.cli.operator import refuse_small
 from nediff.data import Measurements, Units, atomic_path, open_measurements, sigma_to_unit
 from nediff.errors import NediffError
 from nediff.evaluation import Evaluation, evaluate_blind, evaluate_with_truth
+from nediff.evaluation.evaluate import Spread
+from nediff.problem import Problem
 from nediff.restorer import Restorer
+from nediff.training.fitting import check_measurements
 
 LOWER_LEVELS = (0.13, 0.27, 0.47, 0.67)
 """With --simulate, also these fractions of σ_n."""
@@ -46,55 +51,82 @@ def run_evaluate(request: EvaluateRequest) -> None:
     if request.json_file is not None:
         with atomic_path(request.json_file) as temporary:
             temporary.write_text(json.dumps(_finite(result.to_dict()), indent=2) + "\n")
-    _print(result)
+    _print(result, restorer.problem.kind)
 
 
-def _open(restorer: Restorer, source: str, axes: str | None) -> Measurements:
+def _open(restorer: Restorer, source: str, axes: str | None, clean: bool) -> Measurements:
+    """Measurements, or ``clean`` images, of as many channels as such have in this run."""
     with counting("reading images") as report:
         found = open_measurements(source, range=restorer.range, axes=axes, progress=report)
-    if found.channels != restorer.config.network.channels:
-        raise NediffError(
-            f"{source} has {found.channels} channel(s); this run was trained on "
-            f"{restorer.config.network.channels}."
-        )
+    config = restorer.config
+    wanted = config.network.channels if clean else config.data.channels
+    magnitudes = clean and restorer.problem.kind == "mri" and found.channels == 1
+    if found.channels != wanted and not magnitudes:
+        what = "restores images of" if clean else "was trained on"
+        raise NediffError(f"{source} has {found.channels} channel(s); this run {what} {wanted}.")
     return found
 
 
 def _measure(restorer: Restorer, request: EvaluateRequest) -> Evaluation:
-    images = _open(restorer, request.images, request.axes)
-    sigma = restorer.problem.sigma
-    if request.simulate is not None:
-        level = sigma_to_unit(request.simulate, request.units, images.range)
-        if not math.isclose(level, sigma, rel_tol=1e-6):
-            raise NediffError(
-                f"This run was trained for σ = {sigma:g}; --simulate {level:g} is another level."
-            )
-        noisy, clean = images.simulate(level, request.seed), images
-        lower = [fraction * sigma for fraction in LOWER_LEVELS]
-    elif request.clean is not None:
-        noisy, clean, lower = images, _open(restorer, request.clean, request.axes), []
-        _refuse_mismatch(noisy, clean)
-    else:
+    noisy, clean, lower = _opened(restorer, request)
+    if clean is None:
         with counting("evaluating") as report:
-            return evaluate_blind(restorer, images, request.seed, report)
+            return evaluate_blind(restorer, noisy, request.seed, report)
+    clean = _trimmed(noisy, clean, restorer.problem)
     with counting("evaluating") as report:
         return evaluate_with_truth(
             restorer, noisy, clean, request.samples, lower, request.seed, report
         )
 
 
-def _refuse_mismatch(noisy: Measurements, clean: Measurements) -> None:
+def _opened(
+    restorer: Restorer, request: EvaluateRequest
+) -> tuple[Measurements, Measurements | None, list[float]]:
+    """Measurements, the truth if there is one, and the lower levels to look at."""
+    problem = restorer.problem
+    if request.simulate is None:
+        noisy = _open(restorer, request.images, request.axes, clean=False)
+        refuse_misfits(noisy.files, problem)
+        if request.clean is None:
+            return noisy, None, []
+        clean = _open(restorer, request.clean, request.axes, clean=True)
+        _refuse_mismatch(noisy, clean, problem)
+        return noisy, clean, []
+    images = _open(restorer, request.images, request.axes, clean=True)
+    level = sigma_to_unit(request.simulate, request.units, images.range)
+    if not math.isclose(level, problem.sigma, rel_tol=1e-6):
+        raise NediffError(
+            f"This run was trained for σ = {problem.sigma:g}; --simulate {level:g} is another "
+            "level."
+        )
+    refuse_small(images, problem)
+    noisy = simulated(images, level, request.seed, problem)
+    check_measurements(noisy, problem)
+    return noisy, images, [fraction * problem.sigma for fraction in LOWER_LEVELS]
+
+
+def _refuse_mismatch(noisy: Measurements, clean: Measurements, problem: Problem) -> None:
     if len(noisy) != len(clean):
         raise NediffError(
             f"There are {len(noisy)} noisy images and {len(clean)} clean ones; they must be the "
             "same images in the same order of names."
         )
     for i in range(len(noisy)):
-        if noisy.size(i) != clean.size(i):
+        if noisy.size(i) != problem.measured_size(*clean.size(i)):
+            height, width = problem.operator.image_size(*noisy.size(i))
+            behind = "" if noisy.size(i) == (height, width) else f" (not {width} × {height})"
             raise NediffError(
                 f"{noisy.name(i)} is {_pixels(noisy, i)} and its clean partner {clean.name(i)} "
-                f"is {_pixels(clean, i)}; they must be the same images in the same order of names."
+                f"is {_pixels(clean, i)}{behind}; they must be the same images in the same order "
+                "of names."
             )
+
+
+def _trimmed(noisy: Measurements, clean: Measurements, problem: Problem) -> Measurements:
+    """Without the last rows and columns that a coarser measurement did not reach."""
+    sizes = [problem.operator.image_size(*noisy.size(i)) for i in range(len(noisy))]
+    windows = zip(clean.windows, sizes, strict=True)
+    return clean.with_windows([replace(w, height=h, width=x) for w, (h, x) in windows])
 
 
 def _pixels(measurements: Measurements, i: int) -> str:
@@ -102,19 +134,9 @@ def _pixels(measurements: Measurements, i: int) -> str:
     return f"{width} × {height} pixels"
 
 
-def _print(result: Evaluation) -> None:
+def _print(result: Evaluation, kind: str) -> None:
     if result.levels:
-        table = Table(title=f"{result.images} image(s), σ_n = {result.sigma:g}")
-        for column in ("σ", "noisy PSNR", "restored PSNR", "SSIM"):
-            table.add_column(column, justify="right")
-        for level in result.levels:
-            table.add_row(
-                f"{level.sigma:.4g}",
-                f"{level.psnr_noisy:.2f}",
-                f"{level.psnr:.2f}",
-                f"{level.ssim:.4f}",
-            )
-        results.print(table)
+        results.print(_table(result, "noisy" if kind == "denoising" else "first guess"))
     blind = result.blind
     say(
         f"without truth: estimated PSNR {blind.estimated_psnr:.2f} dB (SURE), "
@@ -122,15 +144,47 @@ def _print(result: Evaluation) -> None:
         results,
     )
     if result.spread is not None:
-        spread = result.spread
+        _print_spread(result.spread, "")
+    if result.consistency is not None:
         say(
-            f"error²/variance of {spread.samples} samples: {spread.error2_over_variance:.3f} "
-            f"(1 is right); a sample lies {spread.psnr_drop_db:.2f} dB below the estimate "
-            "(3.01 is right)",
+            f"samples differ from the measurement by {result.consistency:.3f} times the noise's "
+            "variance (1 is right)",
             results,
         )
-        for promised, found in spread.coverage:
-            say(f"  {promised:5.1%} intervals hold {found:5.1%} of the true values", results)
+    if result.spread_unmeasured is not None:
+        masked = kind in ("inpainting", "demosaicing")
+        of_what = "what was not measured" if masked else "the image itself"
+        _print_spread(result.spread_unmeasured, f" of {of_what}")
+
+
+def _table(result: Evaluation, before: str) -> Table:
+    table = Table(title=f"{result.images} image(s), σ_n = {result.sigma:g}")
+    missed = any(level.psnr_unmeasured is not None for level in result.levels)
+    columns = ["σ", f"{before} PSNR", "restored PSNR", "SSIM", "PSNR unmeasured"]
+    for column in columns if missed else columns[:-1]:
+        table.add_column(column, justify="right")
+    for level in result.levels:
+        row = [
+            f"{level.sigma:.4g}",
+            f"{level.psnr_noisy:.2f}",
+            f"{level.psnr:.2f}",
+            f"{level.ssim:.4f}",
+        ]
+        if missed:
+            row.append("" if level.psnr_unmeasured is None else f"{level.psnr_unmeasured:.2f}")
+        table.add_row(*row)
+    return table
+
+
+def _print_spread(spread: Spread, of_what: str) -> None:
+    say(
+        f"error²/variance of {spread.samples} samples{of_what}: "
+        f"{spread.error2_over_variance:.3f} (1 is right); a sample lies "
+        f"{spread.psnr_drop_db:.2f} dB below the estimate (3.01 is right)",
+        results,
+    )
+    for promised, found in spread.coverage:
+        say(f"  {promised:5.1%} intervals hold {found:5.1%} of the true values", results)
 
 
 def _finite(value: Any) -> Any:

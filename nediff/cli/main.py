@@ -10,6 +10,24 @@ from typing import Annotated, NoReturn, Optional
 import typer
 
 from nediff import __version__
+from nediff.cli.options import (
+    AxesOption,
+    EiOption,
+    FactorOption,
+    GroupOption,
+    KernelOption,
+    Kind,
+    MaskFractionOption,
+    MaskOption,
+    MaskSeedOption,
+    OperatorOption,
+    PatternOption,
+    RangeOption,
+    SeedOption,
+    Size,
+    Solver,
+    UnitsName,
+)
 from nediff.cli.signals import Interrupted, handling, interrupt
 from nediff.errors import NediffError
 
@@ -20,56 +38,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class UnitsName(str, Enum):
-    """What a noise level is measured in."""
-
-    fraction = "fraction"
-    data = "data"
-
-
-class Size(str, Enum):
-    """Network sizes."""
-
-    tiny = "tiny"
-    small = "small"
-    base = "base"
-    paper = "paper"
-
-
-class Kind(str, Enum):
-    """Network kinds; the last two are exactly equivariant, for ablations."""
-
-    edm = "edm"
-    standardised = "standardised"
-    homogeneous = "homogeneous"
-
-
-class Solver(str, Enum):
-    """Posterior solvers (METHOD.md §4)."""
-
-    dpm2m = "dpm2m"
-    heun = "heun"
-    euler = "euler"
-    ancestral = "ancestral"
-    paper = "paper"
-
-
-RangeOption = Annotated[
-    Optional[tuple[float, float]],  # noqa: UP045 - typer needs it on Python 3.10
-    typer.Option(
-        "--range",
-        metavar="LOW HIGH",
-        help="Intensity range of the data. Default: (0, 1) for floats, robust percentiles "
-        "for integers; printed and recorded.",
-    ),
-]
-AxesOption = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(help="Order of the axes of arrays and stacks, such as NHWC, CHW or NHW."),
-]
-SeedOption = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of all randomness.")]
 
 
 def _print_version(asked: bool) -> None:
@@ -113,10 +81,13 @@ def train(
         typer.Option(min=1, help="Number of training steps, instead of a time."),
     ] = None,
     recipe: Annotated[
-        str, typer.Option(help="default, paper (NE-SURE), sure, or supervised.")
+        str,
+        typer.Option(help="default, paper (NE-SURE), sure, or supervised; with an operator, ei."),
     ] = "default",
     size: Annotated[Size, typer.Option(help="Network size.")] = Size.small,
-    kind: Annotated[Kind, typer.Option(help="Network kind.")] = Kind.edm,
+    kind: Annotated[
+        Kind, typer.Option(help="Network kind; unrolled uses the operator itself, several times.")
+    ] = Kind.edm,
     crop: Annotated[int, typer.Option(min=16, help="Side of the training crops.")] = 40,
     batch: Annotated[int, typer.Option(min=1, help="Crops per step.")] = 16,
     seed: SeedOption = 0,
@@ -129,17 +100,45 @@ def train(
     ] = None,
     range_: RangeOption = None,
     axes: AxesOption = None,
+    operator: OperatorOption = None,
+    mask: MaskOption = None,
+    mask_fraction: MaskFractionOption = None,
+    mask_seed: MaskSeedOption = None,
+    pattern: PatternOption = None,
+    kernel: KernelOption = None,
+    factor: FactorOption = None,
+    group: GroupOption = None,
+    ei: EiOption = None,
 ) -> None:
     """Learn to restore from noisy images alone.
 
-    Writes config.yaml, model.safetensors, metrics.csv and what --resume needs into --out.
+    Writes config.yaml, model.safetensors, metrics.csv and what --resume needs into --out; the
+    operator too, so that `nediff restore` needs nothing else.
     """
+    from nediff.cli.operator import OperatorOptions
     from nediff.cli.train import TrainRequest, run_train
     from nediff.training.fitting import Plan
 
     plan = Plan(minutes, steps, recipe, size.value, kind.value, crop, batch, seed=seed)
-    request = TrainRequest(data, out, sigma, units.value, simulate, range_, axes, resume, plan)
+    options = OperatorOptions(
+        _value(operator),
+        mask,
+        mask_fraction,
+        mask_seed,
+        _value(pattern),
+        kernel,
+        factor,
+        _value(group),
+        ei,
+    )
+    request = TrainRequest(
+        data, out, sigma, units.value, simulate, range_, axes, resume, plan, options
+    )
     raise typer.Exit(run_train(request))
+
+
+def _value(choice: Enum | None) -> str | None:
+    return None if choice is None else str(choice.value)
 
 
 @app.command()
@@ -162,7 +161,11 @@ def restore(
     """Restore images, and draw posterior samples of them.
 
     Writes OUT/restored/<name> in the input's format and type and, with --samples,
-    OUT/mean, OUT/sd and OUT/samples as float32 TIFF in the data's units.
+    OUT/mean, OUT/sd and OUT/samples as float32 TIFF in the data's units. What the run was
+    trained to undo (a mask, a mosaic, a blur ...) is in the run. An image that the input's format
+    cannot hold, such as the colours of a raw mosaic in a grey JPEG, becomes a TIFF. Blurred
+    images keep their frame: the border that only the kernel reached is cut off. From k-space
+    come float32 images of two channels, the real and the imaginary part.
     """
     from nediff.cli.restore import RestoreRequest, run_restore
 

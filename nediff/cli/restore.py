@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from nediff.cli.console import bar, counting, say
-from nediff.data import ImageFile, Scan, list_files, scan, write_like, write_tiff
+from nediff.cli.inputs import refuse_misfits
+from nediff.data import ImageFile, Scan, form_like, list_files, scan, write_form, write_tiff
+from nediff.data.settle import magnitude
+from nediff.data.write import Form
 from nediff.errors import NediffError
 from nediff.restorer import Restorer
 from nediff.runs import make_folder
@@ -60,17 +64,26 @@ def _checked_files(restorer: Restorer, request: RestoreRequest) -> list[ImageFil
     if request.out.exists() and not request.out.is_dir():
         raise NediffError(f"{request.out} is a file, not a folder; choose another --out.")
     files = list_files(request.images, request.axes)
-    channels = restorer.config.network.channels
+    channels = restorer.config.data.channels
     for file in files:
         if file.channels != channels:
             raise NediffError(
                 f"{file.name} has {file.channels} channel(s); this run was trained on {channels}."
             )
-    _refuse_collisions(files, request)
+    _refuse_collisions(restorer, files, request)
     with counting("reading images") as report:
         found = scan(files, report)
-    _warn_of_other_units(restorer, found)
+    found = refuse_misfits(files, restorer.problem) or found
+    _warn_of_other_units(restorer, _seen_extremes(restorer, files, found))
     return files
+
+
+def _seen_extremes(restorer: Restorer, files: list[ImageFile], found: Scan) -> Scan:
+    """For k-space, whose values say little of the intensities, those of its first image."""
+    if restorer.problem.kind != "mri":
+        return found
+    values = magnitude(files[0].read(0), restorer.problem)
+    return replace(found, minimum=float(values.min()), maximum=float(np.percentile(values, 99.9)))
 
 
 def _warn_of_other_units(restorer: Restorer, found: Scan) -> None:
@@ -90,9 +103,22 @@ def _warn_of_other_units(restorer: Restorer, found: Scan) -> None:
         )
 
 
-def _outputs(file: ImageFile, request: RestoreRequest) -> dict[str, Path]:
+def _form(restorer: Restorer, file: ImageFile) -> Form:
+    """How the restored file is stored: like the input, as far as that can hold it.
+
+    What comes of k-space is an image and no k-space, so it is not like the input: always two
+    channels of float32, the real and the imaginary part, in .npy or TIFF as the input is.
+    """
+    operator, size = restorer.problem.operator, file.size()
+    image = torch.empty(1, *operator.image_size(*size), device="meta")
+    height, width = operator.frame(image, *size).shape[-2:]
+    shape = (restorer.problem.channels, height, width)
+    return form_like(file, shape, as_float=restorer.problem.kind == "mri")
+
+
+def _outputs(restorer: Restorer, file: ImageFile, request: RestoreRequest) -> dict[str, Path]:
     stem = Path(file.name).with_suffix("").as_posix()
-    paths = {"restored": request.out / "restored" / file.name}
+    paths = {"restored": request.out / "restored" / _form(restorer, file).rename(file.name)}
     if request.samples >= 1:
         paths["mean"] = request.out / "mean" / f"{stem}.tif"
         for k in range(request.samples):
@@ -102,11 +128,11 @@ def _outputs(file: ImageFile, request: RestoreRequest) -> dict[str, Path]:
     return paths
 
 
-def _refuse_collisions(files: list[ImageFile], request: RestoreRequest) -> None:
+def _refuse_collisions(restorer: Restorer, files: list[ImageFile], request: RestoreRequest) -> None:
     """Two inputs must not write one output, and nothing is overwritten unasked."""
     seen: dict[Path, str] = {}
     for file in files:
-        for path in _outputs(file, request).values():
+        for path in _outputs(restorer, file, request).values():
             if path in seen:
                 raise NediffError(
                     f"{seen[path]} and {file.name} would both be written to {path}; restore them "
@@ -135,19 +161,29 @@ def _restore_file(
     drawn: list[Page] = []
     for page in range(file.n_images):
         y = r.to_unit(file.read(page))
-        restored.append(r.from_unit(restorer.restore(y)))
+        restored.append(r.from_unit(_framed(restorer, file, restorer.restore(y))))
         advance(file, 1)
         if request.samples:
             samples = restorer.sample(y, request.samples, request.seed)
-            drawn.append(r.from_unit(samples).astype(np.float32))
+            drawn.append(r.from_unit(_framed(restorer, file, samples)).astype(np.float32))
             advance(file, request.samples)
-    paths = _outputs(file, request)
+    paths = _outputs(restorer, file, request)
     for path in paths.values():
         make_folder(path.parent)
-    write_like(file, paths["restored"], restored)
+    write_form(_form(restorer, file), paths["restored"], restored)
     if request.samples >= 1:
         write_tiff(paths["mean"], [samples.mean(0) for samples in drawn])
         for k in range(request.samples):
             write_tiff(paths[f"sample {k}"], [samples[k] for samples in drawn])
     if request.samples >= 2:
         write_tiff(paths["sd"], [samples.std(0, ddof=1) for samples in drawn])
+
+
+def _framed(restorer: Restorer, file: ImageFile, image: Page) -> Page:
+    """The part of the image that lies over the input, so that pixels can be compared.
+
+    The image behind a blurred one is larger than it by what the kernel reaches beyond its
+    border, where little is known; that border is cut off.
+    """
+    framed: Page = restorer.problem.operator.frame(torch.from_numpy(image), *file.size()).numpy()
+    return framed

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.progress import Progress, TaskID
 
 from nediff.cli.console import bar, console, counting, say
+from nediff.cli.inputs import settle_range, simulated
+from nediff.cli.operator import (
+    OperatorOptions,
+    problem_of,
+    recipe_of,
+    refuse_misplaced,
+    refuse_missing,
+    refuse_other_operator,
+)
+from nediff.cli.seen import say_what_is_seen
 from nediff.cli.signals import Stopper, handling
 from nediff.config import RunConfig
 from nediff.data import (
@@ -23,11 +33,11 @@ from nediff.data import (
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser, count_parameters
 from nediff.problem import Problem
-from nediff.recipes import recipe_named
-from nediff.runs import CONFIG_FILE, load_config
+from nediff.runs import CONFIG_FILE, load_config, load_problem
 from nediff.training.fitting import (
     Plan,
     check_folder,
+    check_measurements,
     plan_run,
     refuse_other_data,
     run_training,
@@ -50,6 +60,7 @@ class TrainRequest:
     axes: str | None
     resume: bool
     plan: Plan
+    operator: OperatorOptions = field(default_factory=OperatorOptions)
 
 
 class TrainingBar:
@@ -81,8 +92,8 @@ def run_train(request: TrainRequest) -> int:
     existing = _existing(request)
     refuse_conflicts(request, existing)
     if existing is None:
-        config, measurements = _planned(request)
-        start_folder(request.out, config)
+        config, measurements, problem = _planned(request)
+        start_folder(request.out, config, problem)
     else:
         config, measurements = existing, _reopened(request, existing)
     return train_with_bar(config, measurements, request.out)
@@ -101,10 +112,14 @@ def refuse_conflicts(request: TrainRequest, existing: RunConfig | None) -> None:
     plan = request.plan
     if plan.minutes is not None and plan.steps is not None:
         raise NediffError("Give --minutes or --steps, not both.")
-    loss = recipe_named(plan.recipe).loss
     if existing is not None:
         refuse_changes(plan, existing, request.out)
+        problem = load_problem(request.out, existing)
+        refuse_other_operator(request.operator, existing, problem, request.out)
         return
+    refuse_misplaced(request.operator, request.operator.kind)
+    loss = recipe_of(request.operator, plan.recipe).loss
+    refuse_missing(request.operator, request.simulate is not None)
     if request.sigma is None and request.simulate is None:
         raise NediffError(
             "How strong is the noise? Give its standard deviation with --sigma, as a fraction of "
@@ -152,26 +167,44 @@ def _open(request: TrainRequest, range: Range | None, axes: str | None) -> Measu
         return open_measurements(request.data, range=range, axes=axes, progress=report)
 
 
-def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements]:
-    measurements = _open(request, request.range, request.axes)
-    r = measurements.range
+def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements, Problem]:
+    """Read the data and settle their units, the instrument and its noise, and the run."""
+    images, problem = _settled(request)
+    r = images.range
     say(
-        f"{len(measurements)} images, {measurements.channels} channel(s); intensity range "
-        f"[{r.low:g}, {r.high:g}]: {measurements.range_chosen}"
+        f"{len(images)} images, {images.channels} channel(s); intensity range "
+        f"[{r.low:g}, {r.high:g}]: {images.range_chosen}"
     )
-    if request.simulate is not None:
-        level = sigma_to_unit(request.simulate, request.units, r)
-        measurements = measurements.simulate(level, request.plan.seed)
     sigma = request.sigma if request.sigma is not None else request.simulate
     assert sigma is not None  # refuse_conflicts
-    level = sigma_to_unit(sigma, request.units, r)
-    check_sigma(level, measurements)
-    say(f"noise σ = {level:.4g} of the range, {level * r.scale:.4g} in the data's units")
-    problem = Problem.denoising(level, measurements.channels)
+    problem = replace(problem, sigma=sigma_to_unit(sigma, request.units, r))
+    measurements = images
+    if request.simulate is not None:
+        measurements = simulated(images, problem.sigma, request.plan.seed, problem)
+    check_sigma(problem.sigma, measurements)
+    say(
+        f"noise σ = {problem.sigma:.4g} of the range, {problem.sigma * r.scale:.4g} in the data's "
+        "units"
+    )
+    check_measurements(measurements, problem)
+    recipe = recipe_of(request.operator, request.plan.recipe)
+    if problem.kind != "denoising":
+        say_what_is_seen(problem, recipe)
     if request.plan.steps is None:
         say("measuring the training rate …")
-    config = plan_run(measurements, problem, request.plan, request.data, request.axes)
-    return config, measurements
+    plan = replace(request.plan, recipe=recipe)
+    config = plan_run(measurements, problem, plan, request.data, request.axes)
+    return config, measurements, problem
+
+
+def _settled(request: TrainRequest) -> tuple[Measurements, Problem]:
+    """The data in their range, and the instrument as yet without its noise."""
+    images = _open(request, request.range, request.axes)
+    clean = request.simulate is not None
+    problem = problem_of(request.operator, images, clean)
+    if not clean:
+        check_measurements(images, problem)
+    return settle_range(images, problem, request.range, clean), problem
 
 
 def _reopened(request: TrainRequest, config: RunConfig) -> Measurements:
@@ -180,9 +213,10 @@ def _reopened(request: TrainRequest, config: RunConfig) -> Measurements:
     recorded = IntensityRange(data.low, data.high)
     _refuse_other_levels(request, config, recorded)
     measurements = _open(request, recorded, request.axes or data.axes)
+    problem = load_problem(request.out, config)
     if data.simulate is not None:
-        measurements = measurements.simulate(data.simulate, data.simulate_seed)
-    refuse_other_data(measurements, config, request.out)
+        measurements = simulated(measurements, data.simulate, data.simulate_seed, problem)
+    refuse_other_data(measurements, config, request.out, problem)
     say(f"going on with {request.out} as recorded in its {CONFIG_FILE}")
     return measurements
 

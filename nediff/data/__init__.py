@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from nediff.data.atomic import atomic_path
 from nediff.data.files import ImageFile
+from nediff.data.measured import scan_measured
 from nediff.data.measurements import Measurements, open_measurements
+from nediff.data.plain import read_plain
 from nediff.data.ranges import IntensityRange, choose_range
 from nediff.data.scan import Scan, check_channels, scan
 from nediff.data.sigma import Units, check_sigma, sigma_to_unit
 from nediff.data.sources import list_files
 from nediff.data.split import split
-from nediff.data.write import write_like, write_tiff
+from nediff.data.write import Form, form_like, write_form, write_like, write_tiff
 
 __all__ = [
+    "Form",
     "ImageFile",
     "IntensityRange",
     "Measurements",
@@ -22,11 +25,15 @@ __all__ = [
     "check_channels",
     "check_sigma",
     "choose_range",
+    "form_like",
     "list_files",
     "open_measurements",
+    "read_plain",
     "scan",
+    "scan_measured",
     "sigma_to_unit",
     "split",
+    "write_form",
     "write_like",
     "write_tiff",
 ]

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from nediff.data import npy
 from nediff.data.cache import Store
 from nediff.data.formats import ENDINGS, NPY, Format, format_of
-from nediff.data.header import Header, native_dtype, reading
-from nediff.data.layout import Array, make_layout
+from nediff.data.header import Header, reading
+from nediff.data.layout import Array
 from nediff.errors import NediffError
 
 
@@ -114,8 +115,5 @@ def open_file(path: Path, name: str, axes: str | None, store: Store) -> ImageFil
 
 def wrap_array(array: Array, axes: str | None, store: Store) -> ImageFile:
     """Images given in memory; they are referred to, not copied."""
-    where = "The array"
-    header = Header(
-        make_layout(array.shape, axes, where), native_dtype(array.dtype, where), mapped=True
-    )
-    return ImageFile("array", None, NPY, header, store, array)
+    header = npy.array_header(array, axes, "The array")
+    return ImageFile("array", None, NPY, header, store, npy.as_pairs(array))

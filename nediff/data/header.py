@@ -19,13 +19,15 @@ class Header:
     """``mapped``: the pixels lie in the file as they are, so that it can be memory-mapped.
 
     ``min_is_white``: viewers show the file inverted (a kind of grey TIFF). The values are used
-    as they are; it is only for writing the like.
+    as they are; it is only for writing the like. ``pairs``: the values are complex, and their
+    real and imaginary parts are the last axis of the layout, two channels.
     """
 
     layout: Layout
     dtype: np.dtype[Any]
     mapped: bool
     min_is_white: bool = False
+    pairs: bool = False
 
 
 def native_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:

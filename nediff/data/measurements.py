@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,10 +45,35 @@ class Window:
         return f"{self.source_name}[{rows},{self.left}:{self.left + self.width}]"
 
 
+class Instrument(Protocol):
+    """What simulated measurements are made with; a Problem is one (see problem.py)."""
+
+    def measured_channels(self, channels: int) -> int:
+        """How many a picture with so many channels is measured in."""
+
+    def measured_size(self, height: int, width: int) -> tuple[int, int]:
+        """The size of the measurement of a picture of this size."""
+
+    def measure(
+        self,
+        read: Callable[[int, int, int, int], NDArray[np.float32]],
+        top: int,
+        left: int,
+        height: int,
+        width: int,
+    ) -> NDArray[np.float32]:
+        """A window of the noise-free measurement of the picture that ``read`` reads windows of."""
+
+    def mask(self, noise: NDArray[np.float32], top: int, left: int) -> NDArray[np.float32]:
+        """Zero where nothing is measured; the window is at (top, left)."""
+
+
 class Measurements:
     """Images of equally many channels and any sizes, in the unit range.
 
-    With ``noise``, the files are clean and what comes out is clean + noise.
+    With ``noise``, the files are clean and what comes out is clean + noise; with an
+    ``instrument`` too, it is what the instrument measures of them, A clean + noise, and sizes
+    and crops are those of the measurement.
     ``within_variance`` is that of the images as they come out, in unit range;
     ``range_chosen`` says in one line how ``range`` was chosen.
     """
@@ -59,13 +85,16 @@ class Measurements:
         range_chosen: str,
         within_variance: float,
         noise: SimulatedNoise | None = None,
+        instrument: Instrument | None = None,
     ) -> None:
         self.windows = windows
         self.range = range
         self.range_chosen = range_chosen
         self.within_variance = within_variance
         self.noise = noise
-        self.channels = windows[0].file.channels
+        self.instrument = instrument
+        stored = windows[0].file.channels
+        self.channels = stored if instrument is None else instrument.measured_channels(stored)
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -91,16 +120,26 @@ class Measurements:
         """The seed of the simulated noise; 0 where it is real."""
         return 0 if self.noise is None else self.noise.seed
 
-    def simulate(self, sigma: float, seed: int) -> Measurements:
-        """These images, taken as clean, with white noise of ``sigma`` (unit range) drawn once.
+    def simulate(
+        self, sigma: float, seed: int, instrument: Instrument | None = None
+    ) -> Measurements:
+        """These images, taken as clean, measured with white noise of ``sigma`` drawn once.
 
-        The noise of a pixel is a function of (seed, image name, position) alone.
+        σ is in unit range. The noise of a value is a function of (seed, image name, position)
+        alone. Without an ``instrument`` the images themselves are measured.
         """
         if not (math.isfinite(sigma) and sigma > 0):
             raise NediffError(f"The noise to simulate must be a positive number, not {sigma}.")
         noise = SimulatedNoise(float(sigma), seed)
         variance = self.within_variance + sigma**2
-        return Measurements(self.windows, self.range, self.range_chosen, variance, noise)
+        return Measurements(
+            self.windows, self.range, self.range_chosen, variance, noise, instrument
+        )
+
+    @property
+    def files(self) -> list[ImageFile]:
+        """The files the images are read from."""
+        return list(dict.fromkeys(window.file for window in self.windows))
 
     @property
     def fingerprint(self) -> str:
@@ -111,7 +150,7 @@ class Measurements:
     @property
     def min_size(self) -> int:
         """The smallest side of any image."""
-        return min(min(w.height, w.width) for w in self.windows)
+        return min(min(self.size(i)) for i in range(len(self)))
 
     def name(self, i: int) -> str:
         """A stable, unique name: ``cells.tif``, or ``cells.tif#3`` for page 3 (from 0)."""
@@ -119,7 +158,8 @@ class Measurements:
 
     def size(self, i: int) -> tuple[int, int]:
         """(H, W), without reading pixels."""
-        return self.windows[i].height, self.windows[i].width
+        size = self.windows[i].height, self.windows[i].width
+        return size if self.instrument is None else self.instrument.measured_size(*size)
 
     def image(self, i: int) -> NDArray[np.float32]:
         """The whole image, (C, H, W)."""
@@ -128,20 +168,44 @@ class Measurements:
     def crop(self, i: int, top: int, left: int, height: int, width: int) -> NDArray[np.float32]:
         """A window (C, height, width), equal to the same slice of ``image(i)``."""
         window = self.windows[i]
-        if min(top, left) < 0 or top + height > window.height or left + width > window.width:
+        whole = self.size(i)
+        if min(top, left) < 0 or top + height > whole[0] or left + width > whole[1]:
             raise IndexError(f"crop beyond the edge of {window.name}")
-        top, left = window.top + top, window.left + left
-        stored = window.file.read_crop(window.page, top, left, height, width)
-        values = self.range.to_unit(stored)
+        if self.instrument is None:
+            values = self._stored(window, top, left, height, width)
+        else:
+            values = self.instrument.measure(
+                lambda *place: self._stored(window, *place), top, left, height, width
+            )
         if self.noise is not None:
-            name = window.source_name
-            values += self.noise.window(name, self.channels, height, width, top, left)
+            top, left = window.top + top, window.left + left
+            name, channels = window.source_name, len(values)
+            noise = self.noise.window(name, channels, height, width, top, left)
+            if self.instrument is not None:
+                noise = self.instrument.mask(noise, top, left)
+            values = values + noise
         return values
+
+    def _stored(
+        self, window: Window, top: int, left: int, height: int, width: int
+    ) -> NDArray[np.float32]:
+        place = (window.top + top, window.left + left, height, width)
+        return self.range.to_unit(window.file.read_crop(window.page, *place))
+
+    def with_range(self, range: IntensityRange, chosen: str, variance: float) -> Measurements:
+        """The same data in another unit range; ``variance`` (within images) is in data units."""
+        within = variance / range.scale**2
+        return Measurements(self.windows, range, chosen, within, self.noise, self.instrument)
 
     def with_windows(self, windows: Sequence[Window]) -> Measurements:
         """The same data, other parts of it."""
         return Measurements(
-            windows, self.range, self.range_chosen, self.within_variance, self.noise
+            windows,
+            self.range,
+            self.range_chosen,
+            self.within_variance,
+            self.noise,
+            self.instrument,
         )
 
     def select(self, indices: Iterable[int]) -> Measurements:

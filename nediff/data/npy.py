@@ -1,8 +1,12 @@
-"""NumPy's ``.npy`` files, always memory-mapped and never unpickled."""
+"""NumPy's ``.npy`` files, always memory-mapped and never unpickled.
+
+Complex values are two channels, their real and imaginary parts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +19,33 @@ from nediff.data.mapped import fill
 
 def header(path: Path, axes: str | None) -> Header:
     """Read the header; fails on files shorter than it promises."""
-    array = open_map(path)
-    layout = make_layout(array.shape, axes, str(path))
-    return Header(layout, native_dtype(array.dtype, str(path)), mapped=True)
+    return array_header(_load(path), axes, str(path))
+
+
+def array_header(array: Array, axes: str | None, where: str) -> Header:
+    """What is known of an array; ``axes`` are its own, without that of `as_pairs`."""
+    layout = make_layout(array.shape, axes, where)
+    if array.dtype.kind != "c":
+        return Header(layout, native_dtype(array.dtype, where), mapped=True)
+    part = native_dtype(array.real.dtype, where)
+    pairs = replace(layout, axes=layout.axes + "C", shape=(*layout.shape, 2))
+    return Header(pairs, part, mapped=True, pairs=True)
+
+
+def as_pairs(array: Array) -> Array:
+    """Complex values (...) as their real and imaginary parts (..., 2), a view; others as is."""
+    if array.dtype.kind != "c":
+        return array
+    view: Array = array[..., None].view(array.real.dtype)
+    return view
 
 
 def open_map(path: Path) -> Array:
     """The whole array, on disk."""
+    return as_pairs(_load(path))
+
+
+def _load(path: Path) -> Array:
     array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     return array
 
@@ -32,6 +56,9 @@ def decode(path: Path, layout: Layout, page: int, store: Store) -> Array:
 
 
 def write(path: Path, header: Header, images: Iterable[Array], source: Path | None) -> None:
-    """Write the images, each (C, H, W), in the layout of the header."""
-    array = np.lib.format.open_memmap(path, "w+", header.dtype, header.layout.shape)
-    fill(path, array, header.layout, images)
+    """Write the images, each (C, H, W), in the layout of the header; pairs become complex."""
+    dtype, shape = header.dtype, header.layout.shape
+    if header.pairs:
+        dtype, shape = np.result_type(dtype, np.complex64), shape[:-1]
+    array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    fill(path, as_pairs(array), header.layout, images)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nediff.data.cache import Lru, image_cache
 
-_BLOCK = 256
+_BLOCK = 64
 _CACHE_BYTES = 2**29
 
 

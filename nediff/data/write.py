@@ -1,9 +1,10 @@
-"""Writing restored images: in the format of their source, or as float TIFF."""
+"""Writing restored images: in the format of their source where it can hold them, else TIFF."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +12,98 @@ import numpy as np
 
 from nediff.data.atomic import atomic_path
 from nediff.data.files import ImageFile
-from nediff.data.formats import TIFF
+from nediff.data.formats import JPEG, NPY, PNG, TIFF, WEBP, Format
 from nediff.data.header import Header
 from nediff.data.layout import Array, Layout
 from nediff.errors import NediffError
 
+Shape = tuple[int, int, int]
+_FLOAT = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How images are to be stored: the format, and their type, shape and order of axes.
+
+    ``source`` is the file whose tags (orientation, colours) go along.
+    """
+
+    kind: Format
+    header: Header
+    source: Path | None
+
+    def rename(self, name: str) -> str:
+        """``name`` with an ending of this format."""
+        path = Path(name)
+        if path.suffix.lower() in self.kind.suffixes:
+            return name
+        return path.with_suffix(self.kind.suffixes[0]).as_posix()
+
+
+def form_like(file: ImageFile, shape: Shape, as_float: bool = False) -> Form:
+    """The form of images (C, H, W) = ``shape`` that is most like that of ``file``.
+
+    Format, type and order of axes are those of the file. A format that cannot hold images of
+    this shape is left for TIFF. ``as_float`` is for images that are not of the kind of the
+    input (an image from k-space): they are float32, whatever the input is.
+    """
+    if shape == (file.channels, *file.size()) and not as_float:
+        return Form(file.kind, file.header, file.path)
+    header = _reshaped(file.header, shape, _FLOAT if as_float else file.dtype)
+    if _can_hold(file, shape[0], as_float):
+        return Form(file.kind, header, file.path)
+    return Form(TIFF, header, None)
+
+
+def _can_hold(file: ImageFile, channels: int, as_float: bool) -> bool:
+    if file.kind in (TIFF, NPY):
+        return True
+    if file.kind == PNG:
+        return channels in (1, 3) and not as_float
+    # the colour profile of a grey photograph would be wrong for a coloured one
+    return file.kind in (JPEG, WEBP) and channels == file.channels and not as_float
+
+
+def _reshaped(header: Header, shape: Shape, dtype: np.dtype[Any]) -> Header:
+    """The header for images of another shape: channels stay where they are, or go to their place.
+
+    That is last for the three of a colour image, and before the rows otherwise.
+    """
+    channels, height, width = shape
+    old = header.layout
+    pairs = list(zip(old.axes, old.shape, strict=True))
+    same = channels == old.channels and not header.pairs
+    if not same:
+        pairs = [(letter, n) for letter, n in pairs if letter not in "CS"]
+        letters = "".join(letter for letter, _ in pairs)
+        place = len(pairs) if channels == 3 else min(letters.index("Y"), letters.index("X"))
+        if channels > 1:
+            pairs.insert(place, ("C", channels))
+    size = {"Y": height, "X": width}
+    axes, lengths = zip(*((letter, size.get(letter, n)) for letter, n in pairs), strict=True)
+    layout = Layout("".join(axes), tuple(lengths))
+    return Header(layout, dtype, header.mapped, header.min_is_white and same)
+
+
+def write_form(form: Form, out_path: str | os.PathLike[str], images: Iterable[Array]) -> None:
+    """Write images, each (C, H, W) in data units, in that form.
+
+    Integers are rounded and clipped to their type. Every page needs its image; they are taken
+    one by one, so that a stack need not fit in memory.
+    """
+    with atomic_path(out_path) as temporary:
+        form.kind.write(temporary, form.header, _stored(images, form.header), form.source)
+
 
 def write_like(file: ImageFile, out_path: str | os.PathLike[str], images: Iterable[Array]) -> None:
-    """Write images, each (C, H, W) in data units, as ``file`` is: format, type, order of axes.
-
-    Integers are rounded and clipped to their type. One image is needed for each of the file;
-    they are taken one by one, so that a stack need not fit in memory.
-    """
+    """Write images of the shape of those of ``file`` as it is: format, type, order of axes."""
     path = Path(out_path)
     if path.suffix.lower() not in file.kind.suffixes:
         raise NediffError(
             f"{path} is to be written as {file.format}, like {file.name}; let its name end in "
             f"{file.kind.suffixes[0]}."
         )
-    with atomic_path(path) as temporary:
-        file.kind.write(temporary, file.header, _stored(images, file.header), file.path)
+    write_form(Form(file.kind, file.header, file.path), path, images)
 
 
 def write_tiff(out_path: str | os.PathLike[str], images: Iterable[Array]) -> None:
@@ -39,9 +112,8 @@ def write_tiff(out_path: str | os.PathLike[str], images: Iterable[Array]) -> Non
     Several become a stack; three channels are RGB, any other number are planes.
     """
     stack = [np.asarray(image, dtype=np.float32) for image in images]
-    header = Header(_plain_layout(len(stack), stack[0].shape), np.dtype(np.float32), mapped=True)
-    with atomic_path(out_path) as temporary:
-        TIFF.write(temporary, header, _stored(stack, header), None)
+    header = Header(_plain_layout(len(stack), stack[0].shape), _FLOAT, mapped=True)
+    write_form(Form(TIFF, header, None), out_path, stack)
 
 
 def _plain_layout(count: int, shape: tuple[int, ...]) -> Layout:

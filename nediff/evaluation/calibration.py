@@ -6,6 +6,7 @@ truth is, pixel by pixel, just one more sample. Everything here follows from tha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,7 +77,12 @@ class Calibration:
 
     @property
     def ratio(self) -> float:
-        """error²/variance = mean (x − x̄)² / ((1 + 1/n) mean s²): 1 is right, > 1 too narrow."""
+        """error²/variance = mean (x − x̄)² / ((1 + 1/n) mean s²): 1 is right, > 1 too narrow.
+
+        Infinite for samples that do not differ at all.
+        """
+        if self.variance == 0:
+            return math.inf
         return self.squared_error / ((1 + 1 / self.n) * self.variance)
 
     @property

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from nediff.data import Measurements
 from nediff.divergence import monte_carlo
 from nediff.evaluation.calibration import Calibration
-from nediff.evaluation.metrics import psnr, ssim
+from nediff.evaluation.views import SampleScores, Scores, View, mean_scores
 from nediff.losses import decibels
-from nediff.randomness import Draws, derive_key, normal_field
+from nediff.randomness import Draws, derive_key
 from nediff.restorer import Restorer
 
 Progress = Callable[[int, int], None]
@@ -30,13 +30,16 @@ class Level:
 
     sigma: float
     psnr_noisy: float
+    """Of the measurement itself or, where it is incomplete, of its linear fill."""
     psnr: float
     ssim: float
+    psnr_unmeasured: float | None = None
+    """On the pixels that were not measured, where there are such."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The calibration figures at σ_n (METHOD.md §5, laws 4 and 5)."""
+    """The calibration figures at σ_n (METHOD.md §5, laws 4 and 5), for Ax or for what A misses."""
 
     samples: int
     error2_over_variance: float
@@ -68,6 +71,10 @@ class Evaluation:
     blind: Blind
     levels: list[Level]
     spread: Spread | None
+    consistency: float | None = None
+    """‖A x − y‖²/(m σ_n²) of the samples: about 1, as for the truth."""
+    spread_unmeasured: Spread | None = None
+    """The same calibration figures on the pixels that were not measured."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""
@@ -89,26 +96,28 @@ def evaluate_with_truth(
     ``lower_levels`` are noise levels below σ_n, at which the clean images are corrupted anew.
     """
     sigma = restorer.problem.sigma
-    calibration = Calibration(samples) if samples >= 2 else None
-    rows: dict[float, list[tuple[float, float, float]]] = {
-        s: [] for s in (*sorted(set(lower_levels)), sigma)
-    }
+    scores: dict[float, list[Scores]] = {s: [] for s in (*sorted(set(lower_levels)), sigma)}
+    spreads = SampleScores(samples) if samples >= 2 else None
     for i in range(len(noisy)):
-        x, y = clean.image(i), noisy.image(i)
-        for level in rows:
-            y_level = y if level == sigma else _corrupt(x, level, clean.name(i), seed)
+        view = View(restorer, clean.image(i), noisy.size(i))
+        y = noisy.image(i)
+        for level in scores:
+            y_level = y if level == sigma else view.measure(level, clean.name(i), seed)
             estimate = restorer.restore(y_level, level)
-            rows[level].append((psnr(y_level, x), psnr(estimate, x), ssim(estimate, x)))
-        if calibration is not None:
+            scores[level].append(view.score(y_level, estimate))
+        if spreads is not None:
             drawn = restorer.sample(y, samples, derive_key("evaluate", seed, clean.name(i)))
-            calibration.add(x, drawn, estimate)
+            spreads.add(view, y, drawn, estimate)
             if keep is not None:
                 keep(i, y, estimate, drawn)
         if progress is not None:
             progress(i + 1, len(noisy))
-    levels = [Level(s, *np.mean(r, axis=0).tolist()) for s, r in rows.items()]
-    spread = None if calibration is None else _spread(calibration)
-    return Evaluation(len(noisy), sigma, _blind(restorer, noisy, seed), levels, spread)
+    levels = [Level(s, *mean_scores(rows)) for s, rows in scores.items()]
+    blind = _blind(restorer, noisy, seed)
+    if spreads is None:
+        return Evaluation(len(noisy), sigma, blind, levels, None)
+    seen, unseen = _spread(spreads.seen), _spread(spreads.unseen)
+    return Evaluation(len(noisy), sigma, blind, levels, seen, spreads.consistency, unseen)
 
 
 def evaluate_blind(
@@ -119,7 +128,9 @@ def evaluate_blind(
     return Evaluation(len(noisy), restorer.problem.sigma, blind, [], None)
 
 
-def _spread(calibration: Calibration) -> Spread:
+def _spread(calibration: Calibration) -> Spread | None:
+    if calibration.pixels == 0:
+        return None
     return Spread(
         calibration.n,
         calibration.ratio,
@@ -129,27 +140,29 @@ def _spread(calibration: Calibration) -> Spread:
     )
 
 
-def _corrupt(x: Image, level: float, name: str, seed: int) -> Image:
-    noise = normal_field([derive_key("evaluate", seed, name)], *x.shape)[0].numpy()
-    return (x + level * noise).astype(np.float32)
-
-
 @torch.no_grad()
 def _blind(
     restorer: Restorer, noisy: Measurements, seed: int, progress: Progress | None = None
 ) -> Blind:
     """SURE, and law 3: E‖x − D‖² = σ² E[div D] for the MMSE denoiser."""
     sigma = torch.tensor([restorer.problem.sigma], device=restorer.device)
-    estimated, predicted, pixels = 0.0, 0.0, 0
+    variance = sigma.square()
+    estimated, predicted, values = 0.0, 0.0, 0.0
     for i in range(len(noisy)):
-        y = torch.from_numpy(noisy.image(i))[None].to(restorer.device)
+        y, problem = restorer.measured(noisy.image(i))
         probe = Draws(seed, f"blind {noisy.name(i)}", 1, y.device).normal_like(y)
-        value, divergence = monte_carlo(restorer.denoiser, y, sigma, probe)
-        variance = sigma.square()
+        denoiser = restorer.denoiser_of(problem)
+        value, divergence = monte_carlo(
+            lambda u, s, p=problem, d=denoiser: p.A(d(u, s)),  # type: ignore[misc]
+            y,
+            sigma,
+            problem.mask_noise(probe),
+        )
+        m = problem.measured(y).item()
         residual = (y - value).square().sum()
-        estimated += (residual + 2 * variance * divergence - y.numel() * variance).item()
+        estimated += (residual + 2 * variance * divergence - m * variance).item()
         predicted += (variance * divergence).item()
-        pixels += y.numel()
+        values += m
         if progress is not None:
             progress(i + 1, len(noisy))
-    return Blind(decibels(estimated / pixels), decibels(predicted / pixels))
+    return Blind(decibels(estimated / values), decibels(predicted / values))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 from nediff.config import NetworkConfig
 from nediff.networks.denoiser import (
@@ -14,9 +15,11 @@ from nediff.networks.denoiser import (
     StandardisedDenoiser,
 )
 from nediff.networks.homogeneous import HomogeneousUNet
+from nediff.networks.measured import FilledDenoiser, UnrolledDenoiser
+from nediff.networks.spread import SpreadNetwork
 from nediff.networks.unet import UNet
 
-__all__ = ["SIZES", "Denoiser", "UNetSize", "build_denoiser", "count_parameters"]
+__all__ = ["SIZES", "Denoiser", "UNetSize", "build_denoiser", "build_spread", "count_parameters"]
 
 
 class UNetSize(NamedTuple):
@@ -34,6 +37,10 @@ SIZES: dict[str, UNetSize] = {
 }
 
 
+STAGES = 3
+"""Of an unrolled network."""
+
+
 def build_denoiser(config: NetworkConfig, seed: int = 0) -> Denoiser:
     """The denoiser of a configuration, its weights drawn from ``seed`` alone."""
     with torch.random.fork_rng(devices=[]):
@@ -46,15 +53,41 @@ def _build(config: NetworkConfig) -> Denoiser:
         size = SIZES[config.size]
         bias_free = HomogeneousUNet(config.channels + 1, config.channels, *size)
         return HomogeneousDenoiser(bias_free, bias_free.multiple)
+    if config.kind == "unrolled":
+        return _unrolled(config)
     if config.size == "paper":
         from nediff.networks.ddpmpp import DDPMpp
 
-        network: DDPMpp | UNet = DDPMpp(config.channels, config.resolution)
+        network: DDPMpp | UNet = DDPMpp(config.channels, config.resolution, config.guides)
     else:
-        network = UNet(config.channels, *SIZES[config.size])
+        network = UNet(config.channels, *SIZES[config.size], guides=config.guides)
+    if config.measured:
+        error = config.fill_error
+        return FilledDenoiser(network, config.sigma_data, error, network.multiple)
     if config.kind == "standardised":
         return StandardisedDenoiser(network, network.multiple)
     return EDMDenoiser(network, config.sigma_data, network.multiple)
+
+
+def _unrolled(config: NetworkConfig) -> UnrolledDenoiser:
+    """Networks of the size, but with one block per level, for each of the stages."""
+    size = SIZES[config.size]
+    blocks = tuple(1 for _ in size.blocks)
+    stages: list[nn.Module] = [
+        UNet(
+            config.channels, size.widths, blocks, size.stem, guides=config.channels + config.guides
+        )
+        for _ in range(STAGES)
+    ]
+    multiple = size.stem * 2 ** (len(size.widths) - 1)
+    return UnrolledDenoiser(stages, config.sigma_data, config.fill_error, multiple)
+
+
+def build_spread(config: NetworkConfig, seed: int = 0) -> SpreadNetwork:
+    """The network that says how uncertain unmeasured pixels are."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return SpreadNetwork(config.channels, config.guides, config.sigma_data, config.fill_error)
 
 
 def count_parameters(denoiser: Denoiser) -> int:

@@ -14,14 +14,14 @@ class DDPMpp(nn.Module):
 
     multiple = 4
 
-    def __init__(self, channels: int, resolution: int) -> None:
+    def __init__(self, channels: int, resolution: int, guides: int = 0) -> None:
         super().__init__()
         from deepinv.models import NCSNpp  # imported here: it takes seconds
 
         self.unet = NCSNpp(
             model_type="ddpm",
             img_resolution=resolution,
-            in_channels=channels,
+            in_channels=channels + guides,
             out_channels=channels,
             channel_mult=(2, 2, 2),
             dropout=0.0,

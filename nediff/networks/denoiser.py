@@ -7,29 +7,46 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nediff.divergence import expand
+from nediff.errors import NediffError
+from nediff.operators import Identity, LinearOperator
 
 
 class Denoiser(nn.Module):
     """What every denoiser shares: D(y, σ) for y (B, C, H, W) and σ (B,).
 
-    The image mean m is subtracted before the network and added back after, which makes D
-    exactly equivariant to y → y + μ1. ``mean`` (B,) may be given, so that a tile of a large
-    image can use the mean of the whole. Sizes that the network cannot take are padded by
-    reflection at the right and bottom and cropped again.
+    The mean m of each channel is subtracted before the network and added back after, which
+    makes D exactly equivariant to y → y + μ1. ``mean`` (B, C) may be given, so that a tile of
+    a large image can use the mean of the whole. Sizes that the network cannot take are padded
+    by reflection at the right and bottom and cropped again. ``operator`` says what y measures;
+    those of this module are for A = I.
     """
 
     multiple: int = 1
 
-    def forward(self, y: Tensor, sigma: Tensor, mean: Tensor | None = None) -> Tensor:
-        mean = y.mean(dim=(1, 2, 3)) if mean is None else mean
+    def forward(
+        self,
+        y: Tensor,
+        sigma: Tensor,
+        operator: LinearOperator | None = None,
+        mean: Tensor | None = None,
+    ) -> Tensor:
+        if operator is not None and not isinstance(operator, Identity):
+            raise NediffError(
+                f"This kind of network is for denoising only, not for {operator.kind}."
+            )
+        mean = channel_means(y) if mean is None else mean[:, :, None, None]
         height, width = y.shape[-2:]
-        centred = pad_to_multiple(y - expand(mean), self.multiple)
-        out = self.denoise_centred(centred, sigma)[..., :height, :width]
-        return out + expand(mean)
+        centred = pad_to_multiple(y - mean, self.multiple)
+        return self.denoise_centred(centred, sigma)[..., :height, :width] + mean
 
     def denoise_centred(self, u: Tensor, sigma: Tensor) -> Tensor:
         """The estimate of x − m from u = y − m."""
         raise NotImplementedError("a Denoiser defines denoise_centred")
+
+
+def channel_means(x: Tensor) -> Tensor:
+    """(B, C, H, W) → (B, C, 1, 1)."""
+    return x.mean(dim=(2, 3), keepdim=True)
 
 
 def pad_to_multiple(u: Tensor, multiple: int) -> Tensor:

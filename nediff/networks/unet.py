@@ -76,8 +76,8 @@ class UNet(nn.Module):
     ``widths`` are the channels of each level, ``blocks`` the residual blocks per level and
     direction. ``stem`` > 1 first folds stem×stem pixels into channels (pixel-unshuffle): more
     steps per second, but in our trials less learned per minute, so our sizes have stem 1
-    (`python -m benchmarks.architecture` compares). Input and output (B, C, H, W), H and W
-    multiples of ``multiple``.
+    (`python -m benchmarks.architecture` compares). Input (B, C + guides, H, W), output
+    (B, C, H, W), H and W multiples of ``multiple``; guides are channels to look at only.
     """
 
     def __init__(
@@ -87,12 +87,13 @@ class UNet(nn.Module):
         blocks: tuple[int, ...],
         stem: int,
         embedding: int = 64,
+        guides: int = 0,
     ) -> None:
         super().__init__()
         self.stem = stem
         self.multiple = stem * 2 ** (len(widths) - 1)
         self.embed = NoiseEmbedding(embedding)
-        self.head = nn.Conv2d(channels * stem**2, widths[0], 3, padding=1)
+        self.head = nn.Conv2d((channels + guides) * stem**2, widths[0], 3, padding=1)
         pairs = list(pairwise(widths))
 
         def level(width: int, count: int) -> nn.ModuleList:

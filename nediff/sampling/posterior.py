@@ -56,7 +56,11 @@ def sample_posterior(
     progress: Progress | None = None,
     pixels_at_once: int = 2**17,
 ) -> Tensor:
-    """n samples for each image of y (B, C, H, W): (n, B, C, H, W).
+    """n samples of the image behind each measurement of y (B, C', h, w): (n, B, C, H, W).
+
+    The walk is in measurement space, z from y down to σ_min with u ↦ A D(u, σ) and noise where
+    the instrument has noise; the sample is x = D(z, σ_min). So A x is sampled; what A does not
+    see gets its conditional mean.
 
     Sample k of an image is a function of that image, its σ, its seed and k alone, to float
     tolerance: the batch only decides what is computed together. The sampler's state is kept
@@ -81,7 +85,8 @@ def sample_posterior(
             _sample_chunk(denoiser, y[images], sigma[images], problem, keys, settings, report)
         )
         report(settings.steps)
-    return torch.cat(out).view(n, *y.shape) if n else y.new_empty((0, *y.shape))
+    shape = problem.A_adjoint(y[:1]).shape[1:]
+    return torch.cat(out).view(n, len(y), *shape) if n else y.new_empty((0, len(y), *shape))
 
 
 def _sample_chunk(

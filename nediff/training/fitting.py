@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,14 +15,25 @@ from pydantic import ValidationError
 
 from nediff import __version__
 from nediff.config import DataConfig, NetworkConfig, RecipeConfig, RunConfig, TrainingConfig
-from nediff.data import Measurements, check_sigma, open_measurements, split
+from nediff.data import IntensityRange, Measurements, check_sigma, open_measurements, split
+from nediff.data.settle import settle_range
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser
+from nediff.operators import Convolution, Identity, Mask
 from nediff.problem import Problem
 from nediff.recipes import recipe_named
-from nediff.restorer import Restorer, problem_of
-from nediff.runs import CONFIG_FILE, WEIGHTS_FILE, complaint, save_config
+from nediff.restorer import Restorer
+from nediff.runs import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    complaint,
+    describe_operator,
+    load_problem,
+    save_config,
+    save_problem,
+)
 from nediff.training.loop import Observer, Trainer
+from nediff.training.spread import can_learn_spread, with_spread
 from nediff.training.state import STATE_FILE
 
 VALIDATIONS = 20
@@ -59,15 +71,13 @@ def fit(
     """Learn a Restorer from noisy measurements alone.
 
     ``measurements`` are `Measurements`, or anything `open_measurements` reads (a folder, a
-    file, an array). ``problem`` is a `Problem`, or just σ_n in unit intensities for denoising.
-    Without a budget it trains for 20 minutes. ``recipe`` is a name or a `RecipeConfig`. ``out``
-    is a run folder to keep everything in.
+    file, an array), in the range that fits the problem; `Measurements` keep theirs. ``problem``
+    is a `Problem`, or just σ_n in unit intensities for denoising. Without a budget it trains for
+    20 minutes. ``recipe`` is a name or a `RecipeConfig`. ``out`` is a run folder to keep
+    everything in.
     """
     source = str(measurements) if isinstance(measurements, (str, Path)) else "(in memory)"
-    if not isinstance(measurements, Measurements):
-        measurements = open_measurements(measurements)
-    if not isinstance(problem, Problem):
-        problem = Problem.denoising(problem, measurements.channels)
+    measurements, problem = _settled(measurements, problem)
     if minutes is not None and steps is not None:
         raise NediffError("Give minutes or steps, not both.")
     plan = Plan(minutes=minutes, steps=steps, recipe=recipe, size=size, crop=crop, seed=seed)
@@ -76,9 +86,23 @@ def fit(
         check_folder(folder)
     config = plan_run(measurements, problem, plan, source)
     if folder is not None:
-        start_folder(folder, config)
-    restorer, _ = run_training(config, measurements, folder, observer)
+        start_folder(folder, config, problem)
+    restorer, _ = run_training(config, measurements, folder, observer, problem=problem)
     return restorer
+
+
+def _settled(data: Any, problem: Problem | float) -> tuple[Measurements, Problem]:
+    """The data opened and in a range that fits the instrument, which can have measured them."""
+    given: IntensityRange | None = None
+    if isinstance(data, Measurements):
+        images, given = data, data.range
+    else:
+        images = open_measurements(data)
+    if not isinstance(problem, Problem):
+        problem = Problem.denoising(problem, images.channels)
+    check_measurements(images, problem)
+    clean = images.simulated is not None
+    return settle_range(images, problem, given, clean), problem
 
 
 def plan_run(
@@ -86,11 +110,8 @@ def plan_run(
 ) -> RunConfig:
     """Check the data against the plan and fix every setting, the number of steps too."""
     check_sigma(problem.sigma, measurements)
-    if problem.channels != measurements.channels:
-        raise NediffError(
-            f"The problem has {problem.channels} channel(s), the data {measurements.channels}."
-        )
-    if measurements.min_size < plan.crop:
+    check_measurements(measurements, problem)
+    if problem.operator.crop_step is not None and measurements.min_size < plan.crop:
         raise NediffError(
             f"The smallest image is {measurements.min_size} pixels on a side, smaller than the "
             f"training crop of {plan.crop}; give a smaller crop (--crop) or leave that image out."
@@ -101,8 +122,24 @@ def plan_run(
         raise NediffError(f"This cannot be trained: {complaint(error)}.") from error
     if plan.steps is None:
         minutes = 20.0 if plan.minutes is None else plan.minutes
-        config = _with_steps(config, steps_within(minutes, config, measurements), minutes)
+        steps = steps_within(minutes, config, measurements, problem)
+        config = _with_steps(config, steps, minutes)
     return config
+
+
+def check_measurements(measurements: Measurements, problem: Problem) -> None:
+    """Refuse measurements that this instrument cannot have made, and say which."""
+    wanted = 1 if problem.raw else problem.operator.measured_channels(problem.channels)
+    if wanted != measurements.channels:
+        raise NediffError(
+            f"The problem ({problem.kind}) gives measurements with {wanted} channel(s), but these "
+            f"have {measurements.channels}."
+        )
+    for i in range(len(measurements)):
+        try:
+            problem.check_size(*measurements.size(i))
+        except NediffError as error:
+            raise NediffError(f"{measurements.name(i)}: {error}") from error
 
 
 def _configure(
@@ -123,16 +160,19 @@ def _configure(
             simulate=measurements.simulated,
             simulate_seed=measurements.simulate_seed,
         ),
+        operator=describe_operator(problem),
         network=NetworkConfig.model_validate(
             {
                 "size": plan.size,
                 "kind": plan.kind,
-                "channels": measurements.channels,
-                "sigma_data": _sigma_data(measurements, problem.sigma),
+                "channels": problem.channels,
+                "guides": problem.operator.guides,
+                "measured": problem.kind != "denoising",
+                "sigma_data": _sigma_data(measurements, problem),
                 "resolution": 128 if plan.crop >= 128 else 64,
             }
         ),
-        recipe=recipe_named(plan.recipe),
+        recipe=_recipe(plan, problem),
         training=TrainingConfig(
             steps=1,
             batch=plan.batch,
@@ -146,9 +186,43 @@ def _configure(
     return config if plan.steps is None else _with_steps(config, plan.steps, None)
 
 
-def _sigma_data(measurements: Measurements, sigma: float) -> float:
+def _recipe(plan: Plan, problem: Problem) -> RecipeConfig:
+    """The recipe for this operator; refused where it cannot work with it."""
+    recipe = recipe_named(plan.recipe, problem.kind)
+    if recipe.pool != (1,) and not isinstance(problem.operator, (Identity, Mask, Convolution)):
+        raise NediffError(f"Measurements of {problem.kind} cannot be pooled; use pool=(1,).")
+    if recipe.hide and not isinstance(problem.operator, Mask):
+        raise NediffError(f"Measurements of {problem.kind} have no pixels to hide; use hide=0.")
+    stride = problem.operator.stride if isinstance(problem.operator, Convolution) else 1
+    if any(f > 1 and f % stride for f in recipe.pool):
+        fitting = tuple(f for f in recipe.pool if f == 1 or f % stride == 0)
+        if recipe.name != "default":
+            raise NediffError(f"Pool factors must be 1 or multiples of {stride} here.")
+        factors = fitting if len(fitting) > 1 else (1, stride)
+        weights = (0.3, *((0.7 / (len(factors) - 1),) * (len(factors) - 1)))
+        recipe = recipe.model_copy(update={"pool": factors, "pool_weights": weights})
+    return recipe
+
+
+def _sigma_data(measurements: Measurements, problem: Problem) -> float:
     """The standard deviation of the clean images about their means, as far as it can be told."""
-    return max(math.sqrt(max(measurements.within_variance - sigma**2, 0.0)), 0.02)
+    if problem.kind == "denoising":
+        variance = measurements.within_variance - problem.sigma**2
+    else:
+        variance = _filled_variance(measurements, problem)
+    return max(math.sqrt(max(variance, 0.0)), 0.02)
+
+
+def _filled_variance(measurements: Measurements, problem: Problem, most: int = 64) -> float:
+    """Of the first guesses of up to ``most`` images, less the noise of what is measured."""
+    chosen = range(0, len(measurements), -(-len(measurements) // most))
+    values = []
+    for i in chosen:
+        here = problem.with_operator(problem.operator.window(0, 0, *measurements.size(i)))
+        filled = here.operator.fill(here.lift(torch.from_numpy(measurements.image(i))[None]))
+        noise = problem.sigma**2 * here.operator.known(filled).mean()
+        values.append(float(filled.var(dim=(2, 3)).mean() - noise))
+    return sum(values) / len(values)
 
 
 def _with_steps(config: RunConfig, steps: int, minutes: float | None) -> RunConfig:
@@ -159,11 +233,13 @@ def _with_steps(config: RunConfig, steps: int, minutes: float | None) -> RunConf
     return config.model_copy(update={"training": training})
 
 
-def steps_within(minutes: float, config: RunConfig, measurements: Measurements) -> int:
+def steps_within(
+    minutes: float, config: RunConfig, measurements: Measurements, problem: Problem | None = None
+) -> int:
     """How many steps fit: a trial run on throw-away weights, with its share of validation."""
     if not 0 < minutes < math.inf:
         raise NediffError(f"The budget must be more than 0 minutes and finite, not {minutes:g}.")
-    trial = make_trainer(_with_steps(config, 1000, None), measurements, None)
+    trial = make_trainer(_with_steps(config, 1000, None), measurements, None, problem)
     seconds: list[float] = []
     while len(seconds) < 8 or (sum(seconds) < 8.0 and len(seconds) < 200):
         started = time.perf_counter()
@@ -175,6 +251,8 @@ def steps_within(minutes: float, config: RunConfig, measurements: Measurements) 
     trial.validate(None)
     per_validation = time.perf_counter() - started
     per_step += trial.rehearsal_seconds_per_step()
+    if can_learn_spread(trial.problem):
+        per_step *= 1.06  # a tenth as many steps of a small network afterwards
     return max(1, int((60 * minutes - VALIDATIONS * per_validation) / per_step))
 
 
@@ -197,16 +275,20 @@ def check_folder(folder: Path, new: bool = True) -> None:
             )
 
 
-def start_folder(folder: Path, config: RunConfig) -> None:
+def start_folder(folder: Path, config: RunConfig, problem: Problem | None = None) -> None:
     """Begin a run in ``folder``, unless there is one already."""
     check_folder(folder)
+    if problem is not None:
+        save_problem(folder, problem)
     save_config(folder, config)
 
 
-def refuse_other_data(measurements: Measurements, config: RunConfig, folder: Path) -> None:
+def refuse_other_data(
+    measurements: Measurements, config: RunConfig, folder: Path, problem: Problem
+) -> None:
     """Refuse to go on with a run on other data than it was begun with."""
     data, network = config.data, config.network
-    variation = _sigma_data(measurements, data.sigma)
+    variation = _sigma_data(measurements, problem)
     for name, then, now in (
         ("images", data.images, len(measurements)),
         ("channels", data.channels, measurements.channels),
@@ -230,9 +312,13 @@ def run_training(
     folder: Path | None,
     observer: Observer | None = None,
     stop: Callable[[], bool] = lambda: False,
+    problem: Problem | None = None,
 ) -> tuple[Restorer, bool]:
-    """Train, or go on training, the run in ``folder``; returns (best so far, finished?)."""
-    trainer = make_trainer(config, measurements, folder)
+    """Train, or go on training, the run in ``folder``; returns (best so far, finished?).
+
+    ``problem`` may be left out where config.yaml says it all (denoising) or the folder does.
+    """
+    trainer = make_trainer(config, measurements, folder, problem)
     if folder is not None and (folder / STATE_FILE).exists():
         trainer.resume(folder)
     finished = trainer.run(observer, stop)
@@ -240,16 +326,26 @@ def run_training(
     with torch.no_grad():
         for name, parameter in denoiser.named_parameters():
             parameter.copy_(trainer.shown[name])
-    restorer = Restorer(problem_of(config), denoiser, config)
+    restorer = Restorer(trainer.problem, denoiser, config)
+    if finished and can_learn_spread(trainer.problem):
+        restorer = with_spread(restorer, trainer.batches.measurements, trainer.validation.heldout)
     if folder is not None:
         restorer.save(folder)
     return restorer, finished
 
 
-def make_trainer(config: RunConfig, measurements: Measurements, folder: Path | None) -> Trainer:
+def make_trainer(
+    config: RunConfig,
+    measurements: Measurements,
+    folder: Path | None,
+    problem: Problem | None = None,
+) -> Trainer:
     """The split by seed, the device, and the Trainer on them."""
     from accelerate import Accelerator
 
+    problem = problem or load_problem(folder or Path(), config)
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
-    train, heldout = split(measurements, config.training.seed, crop=config.training.crop)
-    return Trainer(config, problem_of(config), train, heldout, folder, accelerator)
+    # a part of an image is no measurement by a mask of the whole image
+    crop = config.training.crop if problem.kind == "denoising" else sys.maxsize
+    train, heldout = split(measurements, config.training.seed, crop=crop)
+    return Trainer(config, problem, train, heldout, folder, accelerator)

@@ -12,24 +12,20 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from nediff.config import RecipeConfig, RunConfig
+from nediff.config import RunConfig
 from nediff.data import Measurements
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser
+from nediff.operators import LinearOperator
 from nediff.problem import Problem
 from nediff.randomness import Draws
-from nediff.recipes import Batch, recipe_named, training_loss
-from nediff.runs import save_weights, write_tensors
+from nediff.recipes import Batch, rehearsal_loss, training_loss
+from nediff.runs import save_weights
 from nediff.training.batches import BatchSource
 from nediff.training.ema import EMA
 from nediff.training.metrics import MetricsLog
 from nediff.training.optimizer import build_optimizer
-from nediff.training.rehearsal import (
-    draw_samples,
-    load_samples,
-    pixels_to_sample,
-    rehearsal_batch,
-)
+from nediff.training.rehearsal import Rehearsal, draw_rehearsal, pixels_to_sample
 from nediff.training.schedule import learning_rate
 from nediff.training.state import Progress, load_state, save_state
 from nediff.training.validation import SureValidation
@@ -81,7 +77,7 @@ class Trainer:
         self.ema = EMA(self.bare_model, settings.ema)
         self.batches = BatchSource(
             train,
-            problem.sigma,
+            problem,
             settings.crop,
             settings.batch,
             recipe.pool,
@@ -91,7 +87,7 @@ class Trainer:
         )
         self.validation = SureValidation(heldout, problem, settings.seed)
         self.progress = Progress()
-        self.rehearsed: Tensor | None = None
+        self.rehearsal: Rehearsal | None = None
         self.best: dict[str, Tensor] = {k: v.clone() for k, v in self.ema.weights.items()}
 
     @property
@@ -104,7 +100,7 @@ class Trainer:
         """Go on from the state in ``folder``."""
         self.progress = load_state(folder, self.bare_model, self._averages, self.bare_optimizer)
         if self.config.recipe.rehearse and self.progress.step > rehearsal_start(self.config):
-            self.rehearsed = load_samples(folder / REHEARSAL_FILE)
+            self.rehearsal = Rehearsal.load(folder / REHEARSAL_FILE)
 
     @property
     def bare_optimizer(self) -> torch.optim.Optimizer:
@@ -123,21 +119,17 @@ class Trainer:
 
     def step(self, step: int) -> float:
         """One optimisation step; returns the mean loss of the batch."""
-        settings = self.config.training
+        settings, recipe = self.config.training, self.config.recipe
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, settings.steps, group["peak"], settings.warmup)
         self.optimizer.zero_grad()
         total = 0.0
-        for recipe, samples, batch in self._groups(step):
+        for rehearsed, samples, batch in self._groups(step):
             device = self.accelerator.device
-            batch = replace(
-                batch,
-                y=batch.y.to(device),
-                sigma=batch.sigma.to(device),
-                clean=None if batch.clean is None else batch.clean.to(device),
-            )
             draws = Draws(settings.seed, "loss", samples, device)
-            values = training_loss(recipe, self.model, batch, self.problem, draws)
+            fill_error = self.config.network.fill_error
+            loss_of = rehearsal_loss if rehearsed else training_loss
+            values = loss_of(recipe, self.model, batch.to(device), draws, fill_error)
             loss = values.sum() / settings.batch
             self.accelerator.backward(loss)
             total += loss.item()
@@ -146,40 +138,36 @@ class Trainer:
         self.ema.update(self.bare_model, step)
         return total
 
-    def _groups(self, step: int) -> list[tuple[RecipeConfig, list[int], Batch]]:
-        """The batch of a step: measurements and, late in a run, samples of our own."""
+    def _groups(self, step: int) -> list[tuple[bool, list[int], Batch]]:
+        """The batch of a step: measurements and, late in a run (True), samples of our own."""
         recipe, settings = self.config.recipe, self.config.training
         rehearsed = 0
         if step >= rehearsal_start(self.config):
             rehearsed = round(recipe.rehearse * settings.batch)
         measured = settings.batch - rehearsed
-        groups = [(recipe, *group) for group in self.batches.groups(step, measured)]
+        groups = [(False, *group) for group in self.batches.groups(step, measured)]
         if rehearsed:
-            if self.rehearsed is None:
-                self.rehearsed = self._draw_rehearsal()
+            if self.rehearsal is None:
+                self.rehearsal = self._draw_rehearsal()
             last = (step + 1) * settings.batch
             samples = list(range(last - rehearsed, last))
-            batch = rehearsal_batch(
-                self.rehearsed, samples, self.problem.sigma, settings.crop, settings.seed
-            )
-            groups.append((recipe_named("supervised"), samples, batch))
+            batch = self.rehearsal.batch(samples, self.problem, settings.crop, settings.seed)
+            groups.append((True, samples, batch))
         return groups
 
-    def _draw_rehearsal(self) -> Tensor:
+    def _draw_rehearsal(self) -> Rehearsal:
         """Samples by the averaged weights, kept on disk too: a resumed run must use the same."""
         settings = self.config.training
-        samples = self._rehearsal_of(
-            pixels_to_sample(settings.steps, settings.batch, settings.crop)
-        )
+        drawn = self._rehearsal_of(pixels_to_sample(settings.steps, settings.batch, settings.crop))
         if self.folder is not None and self.accelerator.is_main_process:
-            write_tensors(self.folder / REHEARSAL_FILE, {"samples": samples})
-        return samples
+            drawn.save(self.folder / REHEARSAL_FILE)
+        return drawn
 
     @torch.no_grad()
-    def _rehearsal_of(self, pixels: int) -> Tensor:
+    def _rehearsal_of(self, pixels: int) -> Rehearsal:
         train, settings = self.batches.measurements, self.config.training
         device = self.accelerator.device
-        return draw_samples(
+        return draw_rehearsal(
             self.averaged, train, self.problem, settings.crop, pixels, settings.seed, device
         )
 
@@ -191,12 +179,13 @@ class Trainer:
         self._rehearsal_of(1)  # caches
         started = time.perf_counter()
         drawn = self._rehearsal_of(4 * settings.crop**2)
-        per_pixel = (time.perf_counter() - started) / drawn[:, 0].numel()
+        per_pixel = (time.perf_counter() - started) / drawn.y[:, 0].numel()
         return per_pixel * pixels_to_sample(1, settings.batch, settings.crop)
 
-    def averaged(self, y: Tensor, sigma: Tensor) -> Tensor:
+    def averaged(self, y: Tensor, sigma: Tensor, operator: LinearOperator) -> Tensor:
         """D(y, σ) with the averaged weights."""
-        out: Tensor = torch.func.functional_call(self.bare_model, self.ema.weights, (y, sigma))
+        model, weights = self.bare_model, self.ema.weights
+        out: Tensor = torch.func.functional_call(model, weights, (y, sigma, operator))
         return out
 
     def run(

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from nediff.data import Measurements
-from nediff.divergence import Map
 from nediff.losses import decibels, sure
+from nediff.operators import LinearOperator
 from nediff.problem import Problem
 from nediff.randomness import Draws
+from nediff.recipes import Network
 
 
 class SureValidation:
@@ -22,26 +23,38 @@ class SureValidation:
     def __init__(
         self, heldout: Measurements, problem: Problem, seed: int, side: int = 128, most: int = 16
     ) -> None:
-        self.problem = problem
-        indices = range(min(most, len(heldout)))
-        self.crops = [_centre(heldout, i, side) for i in indices]
+        self.heldout = heldout
+        self.cuts = [_centre(heldout, problem, i, side) for i in range(min(most, len(heldout)))]
         draws = Draws(seed, "validation", 1)
-        self.probes = [draws.normal_like(crop) for crop in self.crops]
+        self.probes = [draws.normal_like(crop) for crop, _ in self.cuts]
 
     @torch.no_grad()
-    def estimated_psnr(self, denoiser: Map, device: torch.device | str = "cpu") -> float:
-        """10 log₁₀(1 / MSE) in dB with MSE estimated by SURE at σ_n, every pixel counted once."""
-        total, pixels = 0.0, 0
-        for crop, probe in zip(self.crops, self.probes, strict=True):
-            y = crop.to(device)
-            sigma = torch.full((1,), self.problem.sigma, device=device)
-            value = sure(denoiser, y, sigma, probe.to(device), self.problem)
-            total, pixels = total + value.item() * y.numel(), pixels + y.numel()
-        return decibels(total / pixels)
+    def estimated_psnr(self, network: Network, device: torch.device | str = "cpu") -> float:
+        """10 log₁₀(1 / MSE) in dB with MSE (of Ax) estimated by SURE at σ_n, all values alike."""
+        total, values = 0.0, 0.0
+        for (crop, problem), probe in zip(self.cuts, self.probes, strict=True):
+            y, operator = crop.to(device), problem.operator.to(device)
+            here = problem.with_operator(operator)
+            sigma = torch.full((1,), problem.sigma, device=device)
+
+            def denoiser(u: Tensor, s: Tensor, operator: LinearOperator = operator) -> Tensor:
+                return network(u, s, operator)
+
+            value = sure(denoiser, y, sigma, probe.to(device), here)
+            m = here.measured(y).item()
+            total, values = total + value.item() * m, values + m
+        return decibels(total / values)
 
 
-def _centre(measurements: Measurements, index: int, side: int) -> Tensor:
+def _centre(
+    measurements: Measurements, problem: Problem, index: int, side: int
+) -> tuple[Tensor, Problem]:
+    """The middle of a measurement, and the instrument that measured it."""
     height, width = measurements.size(index)
-    h, w = min(side, height), min(side, width)
-    crop = measurements.crop(index, (height - h) // 2, (width - w) // 2, h, w)
-    return torch.from_numpy(crop)[None]
+    h, w, top, left = height, width, 0, 0
+    if (step := problem.operator.crop_step) is not None:
+        h, w = min(side, height), min(side, width)
+        top, left = (height - h) // 2 // step * step, (width - w) // 2 // step * step
+    here = problem.with_operator(problem.operator.window(top, left, h, w))
+    crop = torch.from_numpy(measurements.crop(index, top, left, h, w))[None]
+    return here.lift(crop), here

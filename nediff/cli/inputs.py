@@ -1,0 +1,35 @@
+"""Measurements beside the instrument, compared under a progress bar (data/settle.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from nediff.cli.console import counting
+from nediff.data import ImageFile, Measurements, Scan, settle
+from nediff.data.scan import Progress
+from nediff.problem import Problem
+
+
+def refuse_misfits(files: Sequence[ImageFile], problem: Problem) -> Scan | None:
+    """Refuse files that the instrument cannot have measured; see `settle.refuse_misfits`."""
+    with _comparing(problem) as report:
+        return settle.refuse_misfits(files, problem, report)
+
+
+def settle_range(
+    images: Measurements, problem: Problem, given: settle.Given, clean: bool
+) -> Measurements:
+    """The data in a range that fits the instrument; see `settle.settle_range`."""
+    with nullcontext() if clean else _comparing(problem) as report:
+        return settle.settle_range(images, problem, given, clean, report)
+
+
+def simulated(images: Measurements, sigma: float, seed: int, problem: Problem) -> Measurements:
+    """Clean images measured once by the instrument."""
+    instrument = None if problem.kind == "denoising" else settle.on_cpu(problem)
+    return images.simulate(sigma, seed, instrument)
+
+
+def _comparing(problem: Problem) -> AbstractContextManager[Progress | None]:
+    return counting("comparing with the mask") if settle.has_gaps(problem) else nullcontext()

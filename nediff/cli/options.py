@@ -1,0 +1,161 @@
+"""The choices and options of the commands; nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+
+class UnitsName(str, Enum):
+    """What a noise level is measured in."""
+
+    fraction = "fraction"
+    data = "data"
+
+
+class Size(str, Enum):
+    """Network sizes."""
+
+    tiny = "tiny"
+    small = "small"
+    base = "base"
+    paper = "paper"
+
+
+class Kind(str, Enum):
+    """Network kinds; standardised and homogeneous are exactly equivariant, for ablations."""
+
+    edm = "edm"
+    unrolled = "unrolled"
+    standardised = "standardised"
+    homogeneous = "homogeneous"
+
+
+class Operator(str, Enum):
+    """What the instrument measures of an image."""
+
+    denoising = "denoising"
+    inpainting = "inpainting"
+    demosaicing = "demosaicing"
+    blur = "blur"
+    super_resolution = "super_resolution"
+    mri = "mri"
+
+
+class Pattern(str, Enum):
+    """Bayer patterns: the colours of the first 2 × 2 pixels."""
+
+    RGGB = "RGGB"
+    BGGR = "BGGR"
+    GRBG = "GRBG"
+    GBRG = "GBRG"
+
+
+class Group(str, Enum):
+    """Invariances of images (groups.py)."""
+
+    shifts = "shifts"
+    turns = "turns"
+    shifts_and_turns = "shifts_and_turns"
+    any_angle = "any_angle"
+
+
+class Solver(str, Enum):
+    """Posterior solvers (METHOD.md §4)."""
+
+    dpm2m = "dpm2m"
+    heun = "heun"
+    euler = "euler"
+    ancestral = "ancestral"
+    paper = "paper"
+
+
+RangeOption = Annotated[
+    Optional[tuple[float, float]],  # noqa: UP045 - typer needs it on Python 3.10
+    typer.Option(
+        "--range",
+        metavar="LOW HIGH",
+        help="Intensity range of the data. Default: (0, 1) for floats, robust percentiles "
+        "for integers; printed and recorded.",
+    ),
+]
+AxesOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(help="Order of the axes of arrays and stacks, such as NHWC, CHW or NHW."),
+]
+_OPERATOR = "The operator"
+SeedOption = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of all randomness.")]
+
+OperatorOption = Annotated[
+    Optional[Operator],  # noqa: UP045
+    typer.Option(
+        help="What DATA measure of the images; denoising unless told.",
+        rich_help_panel=_OPERATOR,
+    ),
+]
+MaskOption = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        help="inpainting, mri: PNG, TIFF or NPY, nonzero where measured; for mri the sampled "
+        "part of k-space (H, W), or its columns (W,), zero frequency in the middle.",
+        rich_help_panel=_OPERATOR,
+    ),
+]
+MaskFractionOption = Annotated[
+    Optional[float],  # noqa: UP045
+    typer.Option(
+        help="inpainting, mri: instead, a random mask that measures this share of the pixels, "
+        "or of the columns of k-space.",
+        rich_help_panel=_OPERATOR,
+    ),
+]
+MaskSeedOption = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(
+        min=0,
+        max=2**32 - 1,
+        help="Seed of the random mask; 0 unless told.",
+        rich_help_panel=_OPERATOR,
+    ),
+]
+PatternOption = Annotated[
+    Optional[Pattern],  # noqa: UP045
+    typer.Option(
+        case_sensitive=False,
+        help="demosaicing: the colours of the first 2 × 2 pixels. DATA are raw mosaics of one "
+        "channel, or three channels that are zero where not measured.",
+        rich_help_panel=_OPERATOR,
+    ),
+]
+KernelOption = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        help="blur, super_resolution: what images are convolved with (NPY, TIFF or PNG), scaled "
+        "to sum 1.",
+        rich_help_panel=_OPERATOR,
+    ),
+]
+FactorOption = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(
+        help="super_resolution: how many times finer; without --kernel, pixels are means.",
+        rich_help_panel=_OPERATOR,
+    ),
+]
+GroupOption = Annotated[
+    Optional[Group],  # noqa: UP045
+    typer.Option(
+        help="The invariance of the equivariance term; one chosen for the operator unless told.",
+        rich_help_panel=_OPERATOR,
+    ),
+]
+EiOption = Annotated[
+    Optional[float],  # noqa: UP045
+    typer.Option(
+        help="Weight of the equivariance term; that of the recipe unless told.",
+        rich_help_panel=_OPERATOR,
+    ),
+]

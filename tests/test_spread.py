@@ -1,0 +1,172 @@
+"""Error bars where nothing was measured: learned from hidden pixels, against closed forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import nediff
+from nediff.config import RunConfig
+from nediff.data import Measurements, open_measurements
+from nediff.errors import NediffError
+from nediff.evaluation import evaluate_with_truth
+from nediff.networks import build_spread
+from nediff.networks.denoiser import Denoiser
+from nediff.operators import Identity, LinearOperator, Mask
+from nediff.problem import Problem, random_mask
+from nediff.restorer import Restorer
+from nediff.training.fitting import Plan, plan_run
+from nediff.training.spread import likelihood, with_spread
+from nediff.unmeasured import SPREAD_FILE, UnmeasuredSpread, add_noise
+
+SIGMA, PRIOR, SIDE = 0.1, 0.15, 48
+"""Clean pixels are independent, N(0.5, PRIOR²): an unmeasured one has exactly that posterior."""
+
+
+class Exact(Denoiser):
+    """E[x | y] of that prior: Wiener where measured, the mean elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))  # so that it has a device
+
+    def forward(
+        self,
+        y: Tensor,
+        sigma: Tensor,
+        operator: LinearOperator | None = None,
+        mean: Tensor | None = None,
+    ) -> Tensor:
+        known = (operator or Identity()).known(y)
+        gain = PRIOR**2 / (PRIOR**2 + sigma**2)
+        return 0.5 + known * gain[:, None, None, None] * (y - 0.5)
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return Problem.inpainting(random_mask(0.7, (SIDE, SIDE), 0), SIGMA, 1)
+
+
+def scenes(count: int, seed: int) -> Measurements:
+    rng = np.random.default_rng(seed)
+    clean = rng.normal(0.5, PRIOR, size=(count, SIDE, SIDE)).astype(np.float32)
+    return open_measurements(clean, axes="NHW", range=(0, 1))
+
+
+@pytest.fixture(scope="module")
+def plain(problem: Problem) -> Restorer:
+    noisy = scenes(12, 0).simulate(SIGMA, 0, problem)
+    config = plan_run(noisy, problem, Plan(steps=2000, size="tiny", crop=24, batch=8), "")
+    return Restorer(problem, Exact(), config)
+
+
+@pytest.fixture(scope="module")
+def honest(plain: Restorer, problem: Problem) -> Restorer:
+    noisy = scenes(12, 0).simulate(SIGMA, 0, problem)
+    return with_spread(plain, noisy, scenes(4, 1).simulate(SIGMA, 1, problem))
+
+
+def test_the_variance_of_hidden_pixels_is_learned_without_truth(
+    honest: Restorer, problem: Problem
+) -> None:
+    assert honest.unmeasured is not None
+    y, here = honest.measured(scenes(1, 5).simulate(SIGMA, 5, problem).image(0))
+    sigma = torch.tensor([SIGMA])
+    variance = honest.unmeasured.network(y, honest.denoiser(y, sigma), sigma, here.operator)
+    missing = here.operator.known(y) == 0
+    # 200 steps of some 250 hidden pixels: a standard error of 1 %; the rest is what is unlearned
+    assert variance[missing].mean().item() == pytest.approx(PRIOR**2, rel=0.12)
+
+
+def test_samples_are_too_narrow_without_it_and_right_with_it(
+    plain: Restorer, honest: Restorer, problem: Problem
+) -> None:
+    clean = scenes(6, 9)
+    noisy = clean.simulate(SIGMA, 9, problem)
+    before = evaluate_with_truth(plain, noisy, clean, samples=8)
+    after = evaluate_with_truth(honest, noisy, clean, samples=8)
+    assert before.spread_unmeasured is not None
+    assert after.spread_unmeasured is not None
+    assert before.spread_unmeasured.error2_over_variance > 100
+    # some 4100 unmeasured pixels: a standard error of 2 %, on top of what was learned
+    assert after.spread_unmeasured.error2_over_variance == pytest.approx(1, abs=0.18)
+    for promised, found in after.spread_unmeasured.coverage:
+        assert found == pytest.approx(promised, abs=0.06)
+    assert after.spread == before.spread  # measured pixels are as they were
+    assert after.consistency == before.consistency
+
+
+def test_the_likelihood_is_least_at_the_true_variance(plain: Restorer, problem: Problem) -> None:
+    """Two wrong variances cost more than the right one, in both directions."""
+    noisy = scenes(4, 3).simulate(SIGMA, 3, problem)
+    y = torch.cat([plain.measured(noisy.image(i))[0] for i in range(4)])
+    sigma = torch.full((4,), SIGMA)
+    hide = torch.rand(y.shape, generator=torch.Generator().manual_seed(0)) > 0.3
+    given = Mask(problem.operator.known(y) * hide)
+
+    class Constant(torch.nn.Module):
+        def __init__(self, value: float) -> None:
+            super().__init__()
+            self.value = value
+
+        def forward(self, y: Tensor, *_: object) -> Tensor:
+            return torch.full_like(y, self.value)
+
+    costs = [
+        likelihood(plain.denoiser, Constant(v * PRIOR**2), y, sigma, problem, given)  # type: ignore[arg-type]
+        for v in (0.6, 1.0, 1.6)
+    ]
+    assert costs[1] < costs[0]
+    assert costs[1] < costs[2]
+
+
+def test_added_noise_depends_on_seed_and_number_alone() -> None:
+    samples = torch.zeros(3, 2, 1, 8, 8)
+    variance = torch.full((2, 1, 8, 8), 0.04)
+    variance[:, :, :4] = 0.0
+    noisy = add_noise(samples, variance, [5, 6])
+    assert noisy[..., :4, :].abs().max() == 0
+    assert noisy[..., 4:, :].std().item() == pytest.approx(0.2, rel=0.3)  # 192 values, 6 s.e.
+    alone = add_noise(samples[:2, 1:], variance[1:], [6])
+    torch.testing.assert_close(alone, noisy[:2, 1:])
+    assert not torch.equal(noisy[0], noisy[1])
+
+
+def test_saved_and_loaded_it_samples_the_same(tmp_path: Path, problem: Problem) -> None:
+    noisy = scenes(4, 0).simulate(SIGMA, 0, problem)
+    run = tmp_path / "run"
+    restorer = nediff.fit(noisy, problem, steps=4, size="tiny", crop=24, out=run)
+    assert (run / SPREAD_FILE).is_file()
+    again = nediff.load(run)
+    y = noisy.image(0)
+    np.testing.assert_allclose(again.sample(y, 2), restorer.sample(y, 2), atol=1e-6)
+    lower = restorer.sample(y, 4, sigma=SIGMA / 2)  # learned at σ_n only: not added elsewhere
+    missing = problem.operator.known(torch.zeros(1, 1, SIDE, SIDE))[0].numpy() == 0
+    assert lower.std(axis=0)[missing].mean() < restorer.sample(y, 4).std(axis=0)[missing].mean()
+
+
+def test_a_spread_of_another_run_is_refused(tmp_path: Path, problem: Problem) -> None:
+    noisy = scenes(4, 0).simulate(SIGMA, 0, problem)
+    nediff.fit(noisy, problem, steps=2, size="tiny", crop=24, out=tmp_path)
+    (tmp_path / SPREAD_FILE).write_bytes(b"nothing")
+    with pytest.raises(NediffError, match=r"spread\.safetensors is corrupt"):
+        nediff.load(tmp_path)
+
+
+def test_denoising_has_nothing_unmeasured(tmp_path: Path) -> None:
+    nediff.fit(scenes(3, 0), SIGMA, steps=2, size="tiny", crop=24, out=tmp_path)
+    assert not (tmp_path / SPREAD_FILE).exists()
+    assert nediff.load(tmp_path).unmeasured is None
+
+
+def test_building_it_is_a_function_of_the_seed(plain: Restorer) -> None:
+    config: RunConfig = plain.config
+    one, same, other = (build_spread(config.network, seed) for seed in (0, 0, 1))
+    first = next(iter(one.parameters()))
+    assert torch.equal(first, next(iter(same.parameters())))
+    assert not torch.equal(first, next(iter(other.parameters())))
+    assert UnmeasuredSpread(one, 0.5).share == 0.5
