@@ -19,7 +19,7 @@ from nediff.networks.denoiser import Denoiser
 from nediff.operators import Identity, LinearOperator, Mask
 from nediff.problem import Problem, random_mask
 from nediff.restorer import Restorer
-from nediff.training.fitting import Plan, plan_run
+from nediff.training.fitting import Plan, plan_run, run_training, start_folder
 from nediff.training.spread import likelihood, with_spread
 from nediff.unmeasured import SPREAD_FILE, UnmeasuredSpread, add_noise
 
@@ -67,7 +67,9 @@ def plain(problem: Problem) -> Restorer:
 @pytest.fixture(scope="module")
 def honest(plain: Restorer, problem: Problem) -> Restorer:
     noisy = scenes(12, 0).simulate(SIGMA, 0, problem)
-    return with_spread(plain, noisy, scenes(4, 1).simulate(SIGMA, 1, problem))
+    learned = with_spread(plain, noisy, scenes(4, 1).simulate(SIGMA, 1, problem))
+    assert learned is not None
+    return learned
 
 
 def test_the_variance_of_hidden_pixels_is_learned_without_truth(
@@ -147,6 +149,27 @@ def test_saved_and_loaded_it_samples_the_same(tmp_path: Path, problem: Problem) 
     lower = restorer.sample(y, 4, sigma=SIGMA / 2)  # learned at σ_n only: not added elsewhere
     missing = problem.operator.known(torch.zeros(1, 1, SIDE, SIDE))[0].numpy() == 0
     assert lower.std(axis=0)[missing].mean() < restorer.sample(y, 4).std(axis=0)[missing].mean()
+
+
+def test_a_run_stopped_while_learning_it_goes_on_with_resume(
+    tmp_path: Path, problem: Problem
+) -> None:
+    noisy = scenes(4, 0).simulate(SIGMA, 0, problem)
+    config = plan_run(noisy, problem, Plan(steps=2, size="tiny", crop=24, batch=2), "")
+    asked = iter(range(100))  # after each step of either part: the fifth is in the second
+
+    def stop() -> bool:
+        return next(asked) == 4
+
+    for folder, when in ((tmp_path / "a", stop), (tmp_path / "b", lambda: False)):
+        start_folder(folder, config, problem)
+        _, finished = run_training(config, noisy, folder, stop=when)
+        assert finished == (folder.name == "b")
+    assert not (tmp_path / "a" / SPREAD_FILE).exists()
+    _, finished = run_training(config, noisy, tmp_path / "a")
+    assert finished
+    one, other = ((tmp_path / name / SPREAD_FILE).read_bytes() for name in "ab")
+    assert one == other
 
 
 def test_a_spread_of_another_run_is_refused(tmp_path: Path, problem: Problem) -> None:

@@ -86,6 +86,15 @@ class TrainingBar:
             mark = " (best)" if best else ""
             say(f"step {step}: estimated PSNR {estimated_psnr:.2f} dB{mark}")
 
+    def on_spread(self, step: int, steps: int) -> None:
+        """A bar of its own; off a terminal, one line."""
+        if step == 1:
+            what = "learning how uncertain unmeasured pixels are"
+            if not console.is_terminal:
+                say(what)
+            self.task = self.progress.add_task(what, total=steps, note="")
+        self.progress.update(self.task, completed=step)
+
 
 def run_train(request: TrainRequest) -> int:
     """Train or resume; returns the exit code."""

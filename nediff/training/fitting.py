@@ -328,7 +328,10 @@ def run_training(
             parameter.copy_(trainer.shown[name])
     restorer = Restorer(trainer.problem, denoiser, config)
     if finished and can_learn_spread(trainer.problem):
-        restorer = with_spread(restorer, trainer.batches.measurements, trainer.validation.heldout)
+        train, heldout = trainer.batches.measurements, trainer.validation.heldout
+        report = None if observer is None else observer.on_spread
+        honest = with_spread(restorer, train, heldout, report, stop)
+        restorer, finished = honest or restorer, honest is not None
     if folder is not None:
         restorer.save(folder)
     return restorer, finished

@@ -51,6 +51,9 @@ class Observer(Protocol):
     def on_validation(self, step: int, estimated_psnr: float, best: bool) -> None:
         """After each validation on held-out noisy images."""
 
+    def on_spread(self, step: int, steps: int) -> None:
+        """After each step of learning how uncertain unmeasured pixels are (masks only)."""
+
 
 class Trainer:
     """Everything a run needs, and the loop.

@@ -10,6 +10,8 @@ of the complete measurement. No clean image is needed, and no draw of the sample
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -39,9 +41,17 @@ def can_learn_spread(problem: Problem) -> bool:
 
 
 def learn_spread(
-    denoiser: Denoiser, config: RunConfig, train: Measurements, problem: Problem
-) -> SpreadNetwork:
-    """Train the network; a function of the denoiser, the data and the seed alone."""
+    denoiser: Denoiser,
+    config: RunConfig,
+    train: Measurements,
+    problem: Problem,
+    report: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> SpreadNetwork | None:
+    """Train the network; a function of the denoiser, the data and the seed alone.
+
+    None if ``stop()`` said so on the way.
+    """
     settings = config.training
     steps = max(20, int(SHARE_OF_STEPS * settings.steps))
     mosaic = problem.kind == "demosaicing"
@@ -61,13 +71,25 @@ def learn_spread(
             loss = likelihood(denoiser, spread, batch.y, batch.sigma, batch.problem, given)
             torch.autograd.backward(loss * len(samples) / settings.batch)
         optimizer.step()
+        if report is not None:
+            report(step + 1, steps)
+        if stop():
+            return None
     return spread.eval()
 
 
-def with_spread(restorer: Restorer, train: Measurements, heldout: Measurements) -> Restorer:
-    """The same restorer with an honest spread where nothing was measured."""
+def with_spread(
+    restorer: Restorer,
+    train: Measurements,
+    heldout: Measurements,
+    report: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Restorer | None:
+    """The same restorer with an honest spread where nothing was measured; None if stopped."""
     problem, denoiser, config = restorer.problem, restorer.denoiser, restorer.config
-    network = learn_spread(denoiser, config, train, problem)
+    network = learn_spread(denoiser, config, train, problem, report, stop)
+    if network is None:
+        return None
     whole = Restorer(problem, denoiser, config, UnmeasuredSpread(network, 1.0))
     share = remaining_share(whole, heldout)
     return Restorer(problem, denoiser, config, UnmeasuredSpread(network, share))
