@@ -36,7 +36,7 @@ SHARE_OF_WORK = 1 / 25
 
 
 def pixels_to_sample(steps: int, batch: int, crop: int) -> int:
-    """So many that drawing them takes some 8 % of the time of training."""
+    """So many that drawing them takes about a tenth of the time of training."""
     return int(SHARE_OF_WORK * steps * batch * crop**2)
 
 
