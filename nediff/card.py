@@ -57,7 +57,7 @@ def _crops(config: RunConfig) -> str:
 def _recipe(recipe: RecipeConfig) -> str:
     words = [f"loss `{recipe.loss}`", f"pooled by {', '.join(map(str, recipe.pool))}"]
     if recipe.hide:
-        words.append(f"up to {recipe.hide:.0%} of the measured pixels hidden")
+        words.append(f"up to {recipe.hide:.0%} of the measured values hidden")
     if recipe.ei:
         group = f" over `{recipe.group}`" if recipe.group else ""
         words.append(f"equivariance term{group} of weight {recipe.ei:g}")
@@ -86,6 +86,7 @@ def _operator(operator: OperatorConfig) -> str:
     return f"""
 {words[operator.kind]}{kept}
 
-Posterior samples vary in what the instrument measures. What it does not see at all gets its
-mean given the rest, so there their spread alone is too narrow.
+Posterior samples are drawn of what the instrument measures. What it does not see gets its mean
+given the rest, and noise of the size that was learned for it (`spread.safetensors`): right pixel by
+pixel, not as a texture.
 """

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from nediff.linear import conjugate_gradients, largest_eigenvalue
 from nediff.operators import LinearOperator, turn
 from nediff.randomness import Draws
 
@@ -82,10 +83,10 @@ def seen_share(
         return _mean_normal(operator, GROUPS[group], x, draws)
 
     probe = draws_of(elements).normal_like(like).sign()
-    top = _largest(through, probe)
+    top = largest_eigenvalue(through, probe)
     eps = least_gain**2 * top
     seen = through(probe)
-    filtered = _conjugate_gradients(lambda v: through(v) + eps * v, seen)
+    filtered = conjugate_gradients(lambda v: through(v) + eps * v, seen)
     return float((probe * filtered).sum() / probe.numel())
 
 
@@ -102,26 +103,3 @@ def _mean_normal(
         (back,) = torch.autograd.grad(moved, free, seen)
         total = total + back
     return total / len(draws)
-
-
-def _largest(through: Callable[[Tensor], Tensor], x: Tensor, rounds: int = 12) -> float:
-    """The largest eigenvalue, by power iteration."""
-    value = 0.0
-    for _ in range(rounds):
-        x = through(x / x.norm().clamp_min(1e-12))
-        value = float(x.norm())
-    return value
-
-
-def _conjugate_gradients(matrix: Callable[[Tensor], Tensor], b: Tensor, rounds: int = 60) -> Tensor:
-    x, r = torch.zeros_like(b), b.clone()
-    p, rr = r.clone(), r.square().sum()
-    for _ in range(rounds):
-        if rr <= 1e-12 * b.square().sum():
-            break
-        q = matrix(p)
-        step = rr / (p * q).sum()
-        x, r = x + step * p, r - step * q
-        rr, previous = r.square().sum(), rr
-        p = r + (rr / previous) * p
-    return x

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nediff.divergence import Map, expand, monte_carlo
-from nediff.operators import LinearOperator
+from nediff.operators import Identity, LinearOperator
 from nediff.problem import Problem
 
 Divergence = Callable[[Map, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -114,7 +114,7 @@ def ne_r2r(
     level = recorrupted_level(s, tau)
     noisier = rescale(y + expand(tau * sigma) * b, alpha, mu, problem)
     if given is not None:
-        noisier = given.A(noisier)
+        noisier = shown_part(noisier, problem, given)
     if complement is not None:
         noisier = noisier + expand(level) * complement
     target = rescale(y - expand(sigma / tau) * b, alpha, mu, problem)
@@ -123,6 +123,12 @@ def ne_r2r(
     noise_of_target = expand(s.square()) * (1 + seen * expand(tau**-2))
     unbiased = residual.square() - problem.mask_noise(noise_of_target)
     return _total(unbiased, weight) / problem.measured(y).clamp_min(1)
+
+
+def shown_part(y: Tensor, problem: Problem, given: LinearOperator) -> Tensor:
+    """What ``given`` shows of y: its measurement if y is the image itself, or a part of y."""
+    whole = isinstance(problem.operator, Identity)
+    return given.A(y) if whole else given.mask_noise(y)
 
 
 def rehearsed(
@@ -136,10 +142,11 @@ def rehearsed(
 ) -> Tensor:
     """‖A D(y + σ η, σ) − y‖² / m for y = A x without noise, of a posterior sample x of our own.
 
-    ``given`` shows the denoiser only part of it, as in `ne_r2r`.
+    ``given`` shows the denoiser only part of it, as in `ne_r2r`; ``noise`` is like what is shown.
     """
-    shown = (given or problem.operator).mask_noise
-    residual = problem.A(denoiser(shown(y + expand(sigma) * noise), sigma)) - y
+    given = given or problem.operator
+    shown = shown_part(y, problem, given) + expand(sigma) * given.mask_noise(noise)
+    residual = problem.A(denoiser(shown, sigma)) - y
     return _total(residual.square(), weight) / problem.measured(y).clamp_min(1)
 
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from nediff import losses
 from nediff.config import RecipeConfig
-from nediff.divergence import ESTIMATORS, Map, expand
+from nediff.divergence import ESTIMATORS, Map
 from nediff.errors import NediffError
 from nediff.groups import GROUPS
 from nediff.networks.measured import expected_error
-from nediff.operators import LinearOperator, Mask
+from nediff.operators import Identity, LinearOperator, Mask
 from nediff.problem import Problem
 from nediff.randomness import Draws
 
@@ -202,8 +202,8 @@ def rehearsal_loss(
 ) -> Tensor:
     """The loss on samples of our own, whose y has no noise; one number per image, (B,)."""
     level = draws.uniform(recipe.alpha_min, 1.0).to(batch.y) * batch.sigma
-    noise = draws.normal_like(batch.y)
     given, known = _shown(recipe, batch, draws)
+    noise = draws.normal_like(losses.shown_part(batch.y, batch.problem, given))
     weight = _weight(recipe, known, level, fill_error)
     denoiser = _through(network, given)
     return losses.rehearsed(denoiser, batch.y, level, noise, batch.problem, given, weight)
@@ -225,20 +225,20 @@ def _shown(recipe: RecipeConfig, batch: Batch, draws: Draws) -> tuple[LinearOper
     """What the network is shown of y, and which of its values it is shown as they are."""
     given = batch.given or batch.problem.operator
     if recipe.hide > 0:
-        given = hide_pixels(given, batch.y, recipe.hide, draws)
-    if batch.given is not None or isinstance(given, Mask):
+        given = hide_values(given, batch.y, recipe.hide, draws)
+    if isinstance(batch.problem.operator, Identity):  # y is the image itself
         return given, given.known(batch.y)
-    return given, torch.ones_like(batch.y)
+    return given, given.mask_noise(torch.ones_like(batch.y))
 
 
-def hide_pixels(given: LinearOperator, y: Tensor, most: float, draws: Draws) -> LinearOperator:
-    """Leave out of a mask a share of its pixels, U(0, ``most``) for each image."""
-    if not isinstance(given, Mask):
-        raise NediffError(f"Pixels can be hidden of a mask only, not of {given.kind}.")
+def hide_values(given: LinearOperator, y: Tensor, most: float, draws: Draws) -> LinearOperator:
+    """Leave out a share of the measured values, U(0, ``most``) for each image."""
     share = draws.uniform(0.0, most).to(y)
     chance = torch.special.ndtr(draws.normal_like(y[:, :1]))
-    kept = (chance > expand(share)).to(y.dtype)
-    return Mask(kept * given.guide(y), given.kind)
+    less = given.without(chance, share)
+    if less is None:
+        raise NediffError(f"Measurements of {given.kind} have no values to hide; use hide=0.")
+    return less
 
 
 def _equivariance(

@@ -29,7 +29,7 @@ from nediff.runs import (
 )
 from nediff.sampling import SamplerSettings, sample_posterior
 from nediff.sampling.posterior import Progress
-from nediff.unmeasured import UnmeasuredSpread, add_noise, load_spread, save_spread
+from nediff.unmeasured import UnmeasuredSpread, add_unseen, load_spread, save_spread
 
 Array = TypeVar("Array", Tensor, NDArray[np.float32])
 
@@ -119,7 +119,7 @@ class Restorer:
         if self.unmeasured is not None and sigma in (None, self.problem.sigma):
             estimate = self.denoiser(batch, levels, problem.operator)
             variance = self.unmeasured.variance(batch, estimate, levels, problem.operator)
-            samples = add_noise(samples, variance, seeds)
+            samples = add_unseen(samples, variance, problem.operator, seeds)
         return _like(y, samples, leading=(n,))
 
     def summarise(

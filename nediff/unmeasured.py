@@ -2,7 +2,7 @@
 
 The sampler draws A x; what A does not see gets its conditional mean, and error bars from such
 samples would be falsely narrow there. A small network (learned in training/spread.py from
-measured pixels that were hidden) says how uncertain each such pixel is.
+measurements alone) says how uncertain the unseen part of each pixel is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SPREAD_FILE = "spread.safetensors"
 
 @dataclass(frozen=True)
 class UnmeasuredSpread:
-    """Var(x | y) of unmeasured pixels, and the ``share`` of it that samples do not have yet."""
+    """Var(x | y) of what is unseen, and the ``share`` of it that samples do not have yet."""
 
     network: SpreadNetwork
     share: float
@@ -36,20 +36,24 @@ class UnmeasuredSpread:
     def variance(
         self, y: Tensor, estimate: Tensor, sigma: Tensor, operator: LinearOperator
     ) -> Tensor:
-        """The variance to add to samples, zero where a pixel is measured; (B, C, H, W)."""
+        """The variance to add to the unseen part of samples, (B, C, H, W)."""
         total: Tensor = self.network(y, estimate, sigma, operator)
-        return self.share * (1 - operator.known(estimate)) * total
+        return self.share * total
 
 
-def add_noise(samples: Tensor, variance: Tensor, seeds: Sequence[int]) -> Tensor:
-    """Samples (n, B, C, H, W) with independent noise of this variance (B, C, H, W).
+def add_unseen(
+    samples: Tensor, variance: Tensor, operator: LinearOperator, seeds: Sequence[int]
+) -> Tensor:
+    """Samples (n, B, C, H, W) plus N(√v w), w white noise and N the part that is unseen.
 
-    The noise of sample k of an image is a function of its seed and k alone.
+    What the instrument sees of a sample stays as it is. The noise of sample k of an image is a
+    function of its seed and k alone.
     """
     n, batch, *shape = samples.shape
     keys = [derive_key("unmeasured", seed, k) for k in range(n) for seed in seeds]
     noise = normal_field(keys, *shape, device=samples.device).view(n, batch, *shape)
-    return samples + variance.sqrt() * noise
+    shaped = variance.sqrt() * noise
+    return samples + torch.stack([operator.unseen(of_all) for of_all in shaped])
 
 
 def save_spread(folder: Path, spread: UnmeasuredSpread) -> None:

@@ -20,7 +20,7 @@ from nediff.operators import Convolution, Fourier, LinearOperator, Mask
 from nediff.pooling import gather, gathered_noise, masked_noise, pool, pool_masked
 from nediff.problem import PATTERNS, Problem
 from nediff.randomness import Draws
-from nediff.recipes import Batch, hide_pixels, recipe_named, training_loss
+from nediff.recipes import Batch, hide_values, recipe_named, training_loss
 from nediff.training.batches import BatchSource
 from tests.gaussian import GaussianPrior
 from tests.instruments import (
@@ -712,7 +712,7 @@ def test_hidden_pixels_are_a_share_of_the_measured_ones() -> None:
     n = 400
     given = Mask(some_mask((1, 3, 16, 16), 0.7))
     y = torch.zeros(n, 3, 16, 16)
-    kept = hide_pixels(given, y, 0.5, Draws(0, "hide", n)).known(y)
+    kept = hide_values(given, y, 0.5, Draws(0, "hide", n)).known(y)
     known = given.known(y)
     assert (kept <= known).all()
     share = 1 - kept.flatten(1).sum(1) / known.flatten(1).sum(1)

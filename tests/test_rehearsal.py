@@ -14,6 +14,8 @@ from nediff.data import Measurements, open_measurements
 from nediff.errors import NediffError
 from nediff.operators import LinearOperator
 from nediff.problem import Problem
+from nediff.randomness import Draws
+from nediff.recipes import recipe_named, rehearsal_loss
 from nediff.training.fitting import Plan, make_trainer, plan_run, run_training
 from nediff.training.loop import REHEARSAL_FILE, rehearsal_start
 from nediff.training.rehearsal import Rehearsal, draw_rehearsal, pixels_to_sample
@@ -70,7 +72,8 @@ def test_small_images_are_sampled_whole() -> None:
 def test_crops_of_samples_are_parts_of_them_and_cover_them() -> None:
     images = torch.arange(2 * 50 * 50, dtype=torch.float32).view(2, 1, 50, 50)
     rehearsal = Rehearsal(images, torch.zeros(2, 2, dtype=torch.int64))
-    batch = rehearsal.batch(range(400), Problem.denoising(SIGMA), 16, seed=0)
+    problem, recipe = Problem.denoising(SIGMA), recipe_named("default")
+    ((_, batch),) = rehearsal.groups(range(400), problem, 16, recipe, seed=0)
     assert batch.y.shape == (400, 1, 16, 16)
     rows = batch.y.flatten(1).sort(dim=1).values
     first = rows[:, 0]  # the corner of each crop; the others follow from it, however it is turned
@@ -83,7 +86,7 @@ def test_crops_of_samples_are_parts_of_them_and_cover_them() -> None:
     assert len(ways) == 8  # turned and mirrored every way
     parts = torch.cat(
         [
-            rehearsal.batch(half, Problem.denoising(SIGMA), 16, 0).y
+            rehearsal.groups(half, problem, 16, recipe, 0)[0][1].y
             for half in (range(200), range(200, 400))
         ]
     )
@@ -130,3 +133,44 @@ def test_without_rehearsal_nothing_is_drawn(noisy: Measurements, tmp_path: Path)
     run_training(config, noisy, tmp_path)
     assert not (tmp_path / REHEARSAL_FILE).exists()
     assert make_trainer(config, noisy, None).rehearsal_seconds_per_step() == 0.0
+
+
+def test_samples_of_a_mosaic_are_gathered_into_complete_coarse_images() -> None:
+    """Of a scene of three flat colours: what is gathered is flat too, and shown as a mosaic."""
+    problem = Problem.demosaicing(SIGMA)
+    colours = torch.tensor([0.2, 0.5, 0.8]).view(1, 3, 1, 1).expand(2, 3, 64, 64)
+    rehearsal = Rehearsal(problem.A(colours), torch.zeros(2, 2, dtype=torch.int64))
+    groups = rehearsal.groups(range(60), problem, 40, recipe_named("default", problem.kind), 0)
+    sizes = {batch.y.shape[-1]: batch for _, batch in groups}
+    assert set(sizes) == {40, 32, 16}  # as they are, by two, by four
+    for size in (32, 16):
+        batch = sizes[size]
+        assert batch.given is not None
+        torch.testing.assert_close(batch.y, colours[:1, :, :size, :size].expand_as(batch.y))
+        shown = batch.given.known(batch.y).sum(dim=1)
+        assert torch.equal(shown, torch.ones_like(shown))  # one colour per pixel
+        assert (batch.sigma == SIGMA).all()  # the noise that is to be added
+
+
+def test_samples_of_a_blur_are_blurred_again() -> None:
+    """The rehearsal loss of a network that knows the pooled image is zero; of another it is not."""
+    problem = Problem.blur(torch.full((3, 3), 1 / 9), SIGMA, 1)
+    images = torch.rand(2, 1, 66, 66, generator=torch.Generator().manual_seed(0))
+    rehearsal = Rehearsal(problem.A(images), torch.zeros(2, 2, dtype=torch.int64))
+    recipe = recipe_named("default", "blur").model_copy(
+        update={"pool": (2,), "pool_weights": (1.0,)}
+    )
+    ((samples, batch),) = rehearsal.groups(range(4), problem, 24, recipe, 0)
+    assert batch.given is not None
+    seen: list[Tensor] = []
+
+    def knows(y: Tensor, sigma: Tensor, operator: LinearOperator) -> Tensor:
+        seen.append((y - operator.A(batch.y)) / sigma[:, None, None, None])
+        return batch.y
+
+    draws = Draws(0, "loss", samples)
+    assert rehearsal_loss(recipe, knows, batch, draws).abs().max() == 0
+    # 4 · 22² values of the noise: the standard error of its standard deviation is 1.6 %
+    assert seen[0].std().item() == pytest.approx(1, abs=0.07)
+    other = rehearsal_loss(recipe, lambda y, s, a: a.fill(y), batch, draws)
+    assert other.min() > 0

@@ -18,10 +18,13 @@ from nediff.networks import build_spread
 from nediff.networks.denoiser import Denoiser
 from nediff.operators import Identity, LinearOperator, Mask
 from nediff.problem import Problem, random_mask
+from nediff.randomness import Draws
+from nediff.recipes import Batch
 from nediff.restorer import Restorer
 from nediff.training.fitting import Plan, plan_run, run_training, start_folder
+from nediff.training.misses import hidden_pixels
 from nediff.training.spread import likelihood, with_spread
-from nediff.unmeasured import SPREAD_FILE, UnmeasuredSpread, add_noise
+from nediff.unmeasured import SPREAD_FILE, UnmeasuredSpread, add_unseen
 
 SIGMA, PRIOR, SIDE = 0.1, 0.15, 48
 """Clean pixels are independent, N(0.5, PRIOR²): an unmeasured one has exactly that posterior."""
@@ -109,6 +112,7 @@ def test_the_likelihood_is_least_at_the_true_variance(plain: Restorer, problem: 
     sigma = torch.full((4,), SIGMA)
     hide = torch.rand(y.shape, generator=torch.Generator().manual_seed(0)) > 0.3
     given = Mask(problem.operator.known(y) * hide)
+    task = hidden_pixels(Batch(y, sigma, problem, given=given), Draws(0, "task", 4))
 
     class Constant(torch.nn.Module):
         def __init__(self, value: float) -> None:
@@ -119,7 +123,7 @@ def test_the_likelihood_is_least_at_the_true_variance(plain: Restorer, problem: 
             return torch.full_like(y, self.value)
 
     costs = [
-        likelihood(plain.denoiser, Constant(v * PRIOR**2), y, sigma, problem, given)  # type: ignore[arg-type]
+        likelihood(plain.denoiser, Constant(v * PRIOR**2), task)  # type: ignore[arg-type]
         for v in (0.6, 1.0, 1.6)
     ]
     assert costs[1] < costs[0]
@@ -130,10 +134,11 @@ def test_added_noise_depends_on_seed_and_number_alone() -> None:
     samples = torch.zeros(3, 2, 1, 8, 8)
     variance = torch.full((2, 1, 8, 8), 0.04)
     variance[:, :, :4] = 0.0
-    noisy = add_noise(samples, variance, [5, 6])
+    unmeasured = Mask(torch.zeros(1, 1, 8, 8))
+    noisy = add_unseen(samples, variance, unmeasured, [5, 6])
     assert noisy[..., :4, :].abs().max() == 0
     assert noisy[..., 4:, :].std().item() == pytest.approx(0.2, rel=0.3)  # 192 values, 6 s.e.
-    alone = add_noise(samples[:2, 1:], variance[1:], [6])
+    alone = add_unseen(samples[:2, 1:], variance[1:], unmeasured, [6])
     torch.testing.assert_close(alone, noisy[:2, 1:])
     assert not torch.equal(noisy[0], noisy[1])
 

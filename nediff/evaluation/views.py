@@ -45,7 +45,9 @@ class View:
         self.operator = self.problem.operator
         self.x = self.operator.as_image(torch.from_numpy(clean)[None])
         known = self.operator.known(self.x)[0].numpy() > 0
-        self.unmeasured = ~known
+        inside = torch.zeros_like(self.x, dtype=torch.bool)
+        self.operator.frame(inside, *size)[:] = True
+        self.unmeasured = inside[0].numpy() & ~known
 
     def measure(self, level: float, name: str, seed: int) -> Image:
         """Measure the truth anew at another noise level, as the instrument stores it."""

@@ -19,7 +19,7 @@ from nediff.data import IntensityRange, Measurements, check_sigma, open_measurem
 from nediff.data.settle import settle_range
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser
-from nediff.operators import Convolution, Identity, Mask
+from nediff.operators import Convolution, Fourier, Identity, Mask
 from nediff.problem import Problem
 from nediff.recipes import recipe_named
 from nediff.restorer import Restorer
@@ -191,8 +191,8 @@ def _recipe(plan: Plan, problem: Problem) -> RecipeConfig:
     recipe = recipe_named(plan.recipe, problem.kind)
     if recipe.pool != (1,) and not isinstance(problem.operator, (Identity, Mask, Convolution)):
         raise NediffError(f"Measurements of {problem.kind} cannot be pooled; use pool=(1,).")
-    if recipe.hide and not isinstance(problem.operator, Mask):
-        raise NediffError(f"Measurements of {problem.kind} have no pixels to hide; use hide=0.")
+    if recipe.hide and not isinstance(problem.operator, (Mask, Fourier)):
+        raise NediffError(f"Measurements of {problem.kind} have no values to hide; use hide=0.")
     stride = problem.operator.stride if isinstance(problem.operator, Convolution) else 1
     if any(f > 1 and f % stride for f in recipe.pool):
         fitting = tuple(f for f in recipe.pool if f == 1 or f % stride == 0)

@@ -154,8 +154,10 @@ class Trainer:
                 self.rehearsal = self._draw_rehearsal()
             last = (step + 1) * settings.batch
             samples = list(range(last - rehearsed, last))
-            batch = self.rehearsal.batch(samples, self.problem, settings.crop, settings.seed)
-            groups.append((True, samples, batch))
+            drawn = self.rehearsal.groups(
+                samples, self.problem, settings.crop, recipe, settings.seed
+            )
+            groups += [(True, *group) for group in drawn]
         return groups
 
     def _draw_rehearsal(self) -> Rehearsal:

@@ -6,26 +6,35 @@ can show. Training on such samples is one round of Monte Carlo expectation–max
 measurements stay in every batch, so that the network cannot drift away with its own opinions.
 
 With an operator only A x is sampled (METHOD.md §4), so only A x is kept: a measurement without
-noise.
+noise. Pooled like other measurements, it shows the network what it does not see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from nediff.config import RecipeConfig
 from nediff.data import Measurements
 from nediff.errors import NediffError
-from nediff.operators import turn
-from nediff.problem import Problem, stack_operators
+from nediff.problem import Problem
 from nediff.randomness import Draws, derive_key
 from nediff.recipes import Batch, Network
 from nediff.runs import read_tensors, write_tensors
 from nediff.sampling import SamplerSettings, sample_posterior
+from nediff.training.crops import (
+    LEAST_POOLED_CROP,
+    Crop,
+    blocks,
+    choices,
+    coarser,
+    offset,
+    stack_by_size,
+)
 
 SIDE, MARGIN = 96, 8
 """Samples are drawn of squares of this side, and so much is cut off at their borders, where
@@ -50,27 +59,53 @@ class Rehearsal:
     y: Tensor
     corners: Tensor
 
-    def batch(self, samples: Sequence[int], problem: Problem, crop: int, seed: int) -> Batch:
-        """Crops, one for each global sample index, as measurements without noise."""
+    def groups(
+        self, samples: Sequence[int], problem: Problem, crop: int, recipe: RecipeConfig, seed: int
+    ) -> list[tuple[list[int], Batch]]:
+        """Crops, one for each global sample index, as measurements without noise.
+
+        Where something is unmeasured they are pooled as the recipe says: a pooled crop shows
+        what a measurement of the coarser image would not have seen.
+        """
         draws = Draws(seed, "rehearsal crops", samples)
-        numbers = zip(*(draws.uniform().double().tolist() for _ in range(4)), strict=True)
-        crops, operators = [], []
+        columns = [draws.uniform().double().tolist() for _ in range(5)]
+        pooled = problem.kind != "denoising"
+        factors = choices(recipe.pool, recipe.pool_weights) if pooled else choices((1,), (1.0,))
+        crops = [
+            self._cut(numbers, problem, crop, factors, derive_key("rehearsal pool", seed, sample))
+            for sample, numbers in zip(samples, zip(*columns, strict=True), strict=True)
+        ]
+        return stack_by_size(samples, crops, problem)
+
+    def _cut(
+        self,
+        numbers: tuple[float, ...],
+        problem: Problem,
+        crop: int,
+        factors: Callable[[float], int],
+        key: int,
+    ) -> Crop:
+        """Five uniform numbers → one crop, pooled and turned; its noise is that to be added."""
+        which, factor, down, right, way = numbers
+        k = min(int(which * len(self.y)), len(self.y) - 1)
+        height, width = self.y.shape[-2:]
         step = problem.operator.crop_step
-        for which, down, right, way in numbers:
-            k = min(int(which * len(self.y)), len(self.y) - 1)
-            height, width = self.y.shape[-2:]
-            top, left, h, w = 0, 0, height, width
-            if step is not None:
-                h, w = min(crop, height), min(crop, width)
-                top, left = offset(down, height - h, step), offset(right, width - w, step)
-            at = self.corners[k].tolist()
-            operator = problem.operator.window(at[0] + top, at[1] + left, h, w)
-            number = int(way * 8) if problem.operator.turns else 0
-            crops.append(turn(self.y[k : k + 1, :, top : top + h, left : left + w], number))
-            operators.append(operator.turned(number))
-        sigma = torch.full((len(crops),), problem.sigma)
-        here = problem.with_operator(stack_operators(operators))
-        return Batch(torch.cat(crops), sigma, here)
+        if step is None:
+            return Crop(self.y[k : k + 1], problem.sigma, problem.operator)
+        f = factors(factor)
+        by = blocks(problem.operator, f)
+        size = min(crop, height // by, width // by) // step * step
+        if f > 1 and size < LEAST_POOLED_CROP:
+            f, by, size = 1, 1, min(crop, height, width) // step * step
+        top, left = offset(down, height - size * by, step), offset(right, width - size * by, step)
+        at = (int(self.corners[k, 0]) + top, int(self.corners[k, 1]) + left)
+        y = self.y[k : k + 1, :, top : top + size * by, left : left + size * by]
+        out = Crop(y, 0.0, problem.operator.window(*at, size * by, size * by))
+        if f > 1:
+            out = coarser(out, f, problem.operator, at, key)
+        return replace(out, sigma=problem.sigma).turned(
+            int(way * 8) if problem.operator.turns else 0
+        )
 
     def save(self, path: Path) -> None:
         """Write a safetensors file."""
@@ -136,9 +171,3 @@ def _sample(
         lambda u, s: network(u, s, operator), y, sigma, here, 1, [seed], SETTINGS
     )
     return here.A(sample[0]).cpu()
-
-
-def offset(unit: float, room: int, step: int) -> int:
-    """A number in [0, 1) → a multiple of ``step`` from 0 to ``room``, all as likely."""
-    places = room // step
-    return step * min(int(unit * (places + 1)), places)

@@ -1,75 +1,101 @@
-"""Learning how uncertain unmeasured pixels are, from measured ones that are hidden.
+"""Learning how uncertain the unmeasured part of an image is, without a clean image.
 
 The sampler walks in measurement space, so what was not measured gets its conditional mean and
-its spread would come out too narrow. But hide some measured pixels from the network, and its
-errors there are known up to their noise: r = x̂ − y has variance Var(x | shown) + σ². A small
-network learns that variance by the Gaussian likelihood, Σ log(v + σ²) + r²/(v + σ²), and tells
-it for pixels that were never measured. Of a mosaic, the gathered half-size image plays the part
-of the complete measurement. No clean image is needed, and no draw of the sampler.
+its spread would come out too narrow. But there are tasks of which more is known than the network
+is shown (misses.py): its misses in the unseen part have E[miss²] = share · Var(x | shown) + noise.
+A small network learns that variance v by the Gaussian likelihood,
+Σ log(share·v + noise) + miss²/(share·v + noise), and tells it for what was never measured.
+
+- Masks: measured pixels are hidden. Mosaics: the gathered half-size image is complete.
+- Blur and super-resolution: the pooled measurement is an image, measured again.
+- MRI, and any other physics: posterior samples are moved and measured again. They are smoother
+  than true images; for MRI, hidden lines of k-space then tell by how much v must be larger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
 from nediff.config import RunConfig
 from nediff.data import Measurements
-from nediff.divergence import expand
 from nediff.networks import Denoiser, build_spread
 from nediff.networks.spread import SpreadNetwork
-from nediff.operators import LinearOperator, Mask
+from nediff.operators import Convolution, Fourier, Mask
 from nediff.problem import Problem
-from nediff.randomness import Draws
-from nediff.recipes import hide_pixels
+from nediff.randomness import Draws, derive_key
 from nediff.restorer import Restorer
 from nediff.training.batches import BatchSource
+from nediff.training.misses import (
+    Task,
+    coarse_again,
+    hidden_lines,
+    hidden_pixels,
+    moved_again,
+)
 from nediff.training.schedule import learning_rate
 from nediff.unmeasured import UnmeasuredSpread
 
-HIDDEN = 0.15
-"""Of the measured pixels of an inpainting mask, up to this share is hidden."""
 SHARE_OF_STEPS = 0.1
 """Steps of this network for each step of the denoiser's training."""
+OWN_IMAGES = 64
+"""So many images of our own are moved and measured again."""
+
+Report = Callable[[int, int], None]
+Tasks = Callable[[int], Iterable[Task]]
+"""The tasks of a step."""
 
 
 def can_learn_spread(problem: Problem) -> bool:
-    """Pixels can be hidden only where there are pixels: masks and mosaics."""
-    return isinstance(problem.operator, Mask)
+    """Whether anything is unmeasured."""
+    return problem.kind != "denoising"
+
+
+def with_spread(
+    restorer: Restorer,
+    train: Measurements,
+    heldout: Measurements,
+    report: Report | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Restorer | None:
+    """The same restorer with an honest spread where nothing was measured; None if stopped."""
+    problem, denoiser, config = restorer.problem, restorer.denoiser, restorer.config
+    tasks = _tasks(restorer, train)
+    network = learn_spread(denoiser, config, tasks, report, stop)
+    if network is None:
+        return None
+    scale = 1.0
+    if isinstance(problem.operator, Fourier):
+        scale = missing_scale(denoiser, network, _line_tasks(restorer, heldout))
+    whole = Restorer(problem, denoiser, config, UnmeasuredSpread(network, scale))
+    share = scale * remaining_share(whole, heldout)
+    return Restorer(problem, denoiser, config, UnmeasuredSpread(network, share))
 
 
 def learn_spread(
     denoiser: Denoiser,
     config: RunConfig,
-    train: Measurements,
-    problem: Problem,
-    report: Callable[[int, int], None] | None = None,
+    tasks: Tasks,
+    report: Report | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> SpreadNetwork | None:
-    """Train the network; a function of the denoiser, the data and the seed alone.
+    """Train the network; a function of the denoiser, the tasks and the seed alone.
 
     None if ``stop()`` said so on the way.
     """
     settings = config.training
     steps = max(20, int(SHARE_OF_STEPS * settings.steps))
-    mosaic = problem.kind == "demosaicing"
-    seed = settings.seed + 1
-    factors = (2,) if mosaic else (1,)
-    source = BatchSource(train, problem, settings.crop, settings.batch, factors, (1.0,), seed)
-    spread = build_spread(config.network, settings.seed)
+    device = next(denoiser.parameters()).device
+    spread = build_spread(config.network, settings.seed).to(device)
     optimizer = torch.optim.Adam(spread.parameters(), lr=2e-3, betas=(0.9, 0.99))
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = learning_rate(step, steps, 2e-3, settings.warmup)
         optimizer.zero_grad()
-        for samples, batch in source.groups(step):
-            draws = Draws(seed, "spread", samples)
-            given = batch.given or batch.problem.operator
-            if not mosaic:
-                given = hide_pixels(given, batch.y, HIDDEN, draws)
-            loss = likelihood(denoiser, spread, batch.y, batch.sigma, batch.problem, given)
-            torch.autograd.backward(loss * len(samples) / settings.batch)
+        for task in tasks(step):
+            loss = likelihood(denoiser, spread, task)
+            torch.autograd.backward(loss * len(task.shown) / settings.batch)
         optimizer.step()
         if report is not None:
             report(step + 1, steps)
@@ -78,27 +104,84 @@ def learn_spread(
     return spread.eval()
 
 
-def with_spread(
-    restorer: Restorer,
-    train: Measurements,
-    heldout: Measurements,
-    report: Callable[[int, int], None] | None = None,
-    stop: Callable[[], bool] = lambda: False,
-) -> Restorer | None:
-    """The same restorer with an honest spread where nothing was measured; None if stopped."""
-    problem, denoiser, config = restorer.problem, restorer.denoiser, restorer.config
-    network = learn_spread(denoiser, config, train, problem, report, stop)
-    if network is None:
-        return None
-    whole = Restorer(problem, denoiser, config, UnmeasuredSpread(network, 1.0))
-    share = remaining_share(whole, heldout)
-    return Restorer(problem, denoiser, config, UnmeasuredSpread(network, share))
+def _tasks(restorer: Restorer, train: Measurements) -> Tasks:
+    """Where this problem's misses can be seen."""
+    operator, settings = restorer.problem.operator, restorer.config.training
+    seed = settings.seed + 1
+
+    def source(factor: int) -> BatchSource:
+        crop, batch = settings.crop, settings.batch
+        return BatchSource(train, restorer.problem, crop, batch, (factor,), (1.0,), seed)
+
+    def draws(samples: list[int]) -> Draws:
+        return Draws(seed, "spread", samples, restorer.device)
+
+    if isinstance(operator, Mask):
+        masked = source(2 if restorer.problem.kind == "demosaicing" else 1)
+        return lambda step: [
+            hidden_pixels(batch.to(restorer.device), draws(samples))
+            for samples, batch in masked.groups(step)
+        ]
+    if isinstance(operator, Convolution):
+        coarse, sigma = source(max(2, operator.stride)), restorer.problem.sigma
+        return lambda step: [
+            coarse_again(batch.to(restorer.device), draws(samples), sigma)
+            for samples, batch in coarse.groups(step)
+            if batch.given is not None  # images too small to be pooled
+        ]
+    return _moved_tasks(restorer, train, seed)
+
+
+def _moved_tasks(restorer: Restorer, train: Measurements, seed: int) -> Tasks:
+    """Posterior samples of some training images, moved and measured again."""
+    problem, count = restorer.problem, min(OWN_IMAGES, len(train))
+    chosen = [i * len(train) // count for i in range(count)]
+    plain = Restorer(problem, restorer.denoiser, restorer.config)
+    own = [
+        torch.as_tensor(plain.sample(train.image(i), 1, derive_key("spread", seed, i))[0])
+        for i in chosen
+    ]
+    images = torch.stack(own).to(restorer.device)
+    group = restorer.config.recipe.group or problem.operator.group
+    batch = restorer.config.training.batch
+
+    def tasks(step: int) -> list[Task]:
+        draws = Draws(seed, "spread", range(step * batch, (step + 1) * batch), restorer.device)
+        which = (draws.uniform() * count).long().clamp_max(count - 1)
+        return [moved_again(images[which], problem, group, draws)]
+
+    return tasks
+
+
+def _line_tasks(restorer: Restorer, heldout: Measurements, rounds: int = 4) -> list[Task]:
+    """The held-out measurements with lines hidden, several times."""
+    seed, batch = restorer.config.training.seed + 2, restorer.config.training.batch
+    source = BatchSource(heldout, restorer.problem, 0, batch, (1,), (1.0,), seed)
+    steps = rounds * -(-len(heldout) // batch)
+    return [
+        hidden_lines(b.to(restorer.device), Draws(seed, "spread", samples, restorer.device))
+        for step in range(steps)
+        for samples, b in source.groups(step)
+    ]
+
+
+@torch.no_grad()
+def missing_scale(denoiser: Denoiser, spread: SpreadNetwork, tasks: Iterable[Task]) -> float:
+    """By what factor misses are larger than v says: Σ (miss² − noise) / Σ share·v."""
+    found, expected = 0.0, 0.0
+    for task in tasks:
+        estimate = denoiser(task.shown, task.sigma, task.given)
+        variance = spread(task.shown, estimate, task.sigma, task.given)
+        miss = task.miss(estimate).square()
+        found += float((miss - task.noise).sum())
+        expected += float((task.share * variance).sum())
+    return max(found / expected, 0.0) if expected > 0 else 1.0
 
 
 def remaining_share(
     restorer: Restorer, heldout: Measurements, images: int = 8, samples: int = 4
 ) -> float:
-    """The part of Var(x | y) of unmeasured pixels that samples without it do not have yet.
+    """The part of Var(x | y) of what is unseen that samples without it do not have yet.
 
     The law of total variance: Var(x | y) is the variance of the conditional means, which the
     samples show, and the mean of the conditional variances, which is to be added.
@@ -112,28 +195,22 @@ def remaining_share(
         sigma = torch.full((1,), problem.sigma, device=y.device)
         with torch.no_grad():
             estimate = restorer.denoiser(y, sigma, problem.operator)
-            variance = spread.network(y, estimate, sigma, problem.operator)
-        missing = 1 - problem.operator.known(estimate)
-        drawn = torch.as_tensor(plain.sample(heldout.image(i), samples, seed=i))
-        shown += float((missing[0].cpu() * drawn.var(dim=0)).sum())
-        total += float((missing * variance).sum())
+        variance = spread.variance(y, estimate, sigma, problem.operator)
+        drawn = torch.as_tensor(plain.sample(heldout.image(i), samples, seed=i)).to(y.device)
+        unseen = problem.operator.unseen(drawn.view(samples, *estimate.shape[1:]))
+        shown += float(unseen.var(dim=0).sum())
+        total += float((problem.operator.unseen_share(estimate) * variance).sum())
     return min(max(1 - shown / total, 0.0), 1.0) if total > 0 else 0.0
 
 
-def likelihood(
-    denoiser: Denoiser,
-    spread: SpreadNetwork,
-    y: Tensor,
-    sigma: Tensor,
-    problem: Problem,
-    given: LinearOperator,
-) -> Tensor:
-    """Mean of log(v + σ²) + r²/(v + σ²) over the measured pixels that ``given`` hides."""
-    shown = given.mask_noise(y)
+def likelihood(denoiser: Denoiser, spread: SpreadNetwork, task: Task) -> Tensor:
+    """Mean of log(share·v + noise) + miss²/(share·v + noise), over pixels weighted by share."""
     with torch.no_grad():
-        estimate: Tensor = denoiser(shown, sigma, given)
-    variance: Tensor = spread(shown, estimate, sigma, given) + expand(sigma.square())
-    hidden = problem.operator.known(y) * (1 - given.known(y))
-    terms = variance.log() + (estimate - y).square() / variance
-    value: Tensor = (hidden * terms).sum() / hidden.sum().clamp_min(1)
+        estimate: Tensor = denoiser(task.shown, task.sigma, task.given)
+        miss = task.miss(estimate)
+    v: Tensor = spread(task.shown, estimate, task.sigma, task.given)
+    share = task.share.expand_as(v)
+    variance = torch.where(share > 0, share * v + task.noise, 1.0)
+    terms = variance.log() + miss.square() / variance
+    value: Tensor = (share * terms).sum() / share.sum().clamp_min(1)
     return value
