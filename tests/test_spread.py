@@ -16,8 +16,8 @@ from nediff.errors import NediffError
 from nediff.evaluation import evaluate_with_truth
 from nediff.networks import build_spread
 from nediff.networks.denoiser import Denoiser
-from nediff.operators import Identity, LinearOperator, Mask
-from nediff.problem import Problem, random_mask
+from nediff.operators import Identity, LinearOperator, Mask, Physics
+from nediff.problem import Problem, cartesian_mask, random_mask
 from nediff.randomness import Draws
 from nediff.recipes import Batch
 from nediff.restorer import Restorer
@@ -198,3 +198,38 @@ def test_building_it_is_a_function_of_the_seed(plain: Restorer) -> None:
     assert torch.equal(first, next(iter(same.parameters())))
     assert not torch.equal(first, next(iter(other.parameters())))
     assert UnmeasuredSpread(one, 0.5).share == 0.5
+
+
+def instruments() -> dict[str, Problem]:
+    import deepinv
+
+    bell = torch.exp(-0.5 * (torch.arange(-2.0, 3.0) / 1.0) ** 2)
+    physics = deepinv.physics.Inpainting(
+        img_size=(1, SIDE, SIDE), mask=random_mask(0.5, (SIDE, SIDE), 1)[None].float()
+    )
+    return {
+        "blur": Problem.blur(bell[:, None] * bell, SIGMA, 1),
+        "super_resolution": Problem.super_resolution(2, SIGMA, 1),
+        "mri": Problem.mri(cartesian_mask((SIDE, SIDE), 3, 0), SIGMA),
+        "physics": Problem.from_physics(physics, SIGMA, (1, SIDE, SIDE)),
+    }
+
+
+@pytest.mark.parametrize("name", list(instruments()))
+def test_every_instrument_spreads_what_it_does_not_see_and_nothing_else(
+    name: str, tmp_path: Path
+) -> None:
+    problem = instruments()[name]
+    noisy = scenes(4, 0).simulate(SIGMA, 0, problem)
+    honest = nediff.fit(noisy, problem, steps=3, size="tiny", crop=24, out=tmp_path)
+    assert honest.unmeasured is not None
+    whole = UnmeasuredSpread(honest.unmeasured.network, 1.0)  # whatever 3 steps have taught it
+    loud = Restorer(problem, honest.denoiser, honest.config, whole)
+    plain = Restorer(problem, honest.denoiser, honest.config)
+    y = noisy.image(0)[None]
+    difference = torch.from_numpy(loud.sample(y, 4) - plain.sample(y, 4))[:, 0]
+    assert difference.std() > 0.01
+    assert problem.operator.A(difference).std() < 0.05 * difference.std()
+    physics = problem.operator.physics if isinstance(problem.operator, Physics) else None
+    again = nediff.load(tmp_path, physics=physics)
+    np.testing.assert_allclose(again.sample(y, 2), honest.sample(y, 2), atol=1e-5)
