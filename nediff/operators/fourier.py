@@ -44,6 +44,10 @@ class Fourier(LinearOperator):
         """F⁻¹ ((1 − m) ⊙ F x)."""
         return x - self.A_adjoint(self.A(x))
 
+    def open_part(self, x: Tensor) -> Tensor:
+        """What is not measured; the rest is, with noise σ."""
+        return self.unseen(x)
+
     def unseen_share(self, x: Tensor) -> Tensor:
         """The share of k-space that is not sampled."""
         sampled = self.mask.to(x).mean(dim=(-2, -1)).view(-1, 1, 1, 1)
