@@ -12,8 +12,8 @@ from torch import Tensor
 from nediff.config import RunConfig
 from nediff.data import Measurements, open_measurements
 from nediff.errors import NediffError
-from nediff.operators import LinearOperator
-from nediff.problem import Problem
+from nediff.operators import Fourier, LinearOperator
+from nediff.problem import Problem, cartesian_mask
 from nediff.randomness import Draws
 from nediff.recipes import recipe_named, rehearsal_loss
 from nediff.training.fitting import Plan, make_trainer, plan_run, run_training
@@ -174,3 +174,26 @@ def test_samples_of_a_blur_are_blurred_again() -> None:
     assert seen[0].std().item() == pytest.approx(1, abs=0.07)
     other = rehearsal_loss(recipe, lambda y, s, a: a.fill(y), batch, draws)
     assert other.min() > 0
+
+
+def test_samples_of_a_scan_are_turned_and_other_lines_of_them_are_known() -> None:
+    """Judged on lines that were measured of the sample, shown those that the instrument sees."""
+    problem = Problem.mri(cartesian_mask((32, 32), 3, 0), SIGMA)
+    operator = problem.operator
+    assert isinstance(operator, Fourier)
+    generator = torch.Generator().manual_seed(0)
+    measured = operator.mask_noise(torch.randn(3, 2, 32, 32, generator=generator))
+    # what was not measured of the samples is invented: here, a value that would be noticed
+    kspace = measured + 1000 * (1 - operator.mask)
+    rehearsal = Rehearsal(kspace, torch.zeros(3, 2, dtype=torch.int64))
+    recipe = recipe_named("default", "mri").model_copy(update={"hide": 0.0})
+    ((samples, batch),) = rehearsal.groups(range(16), problem, 40, recipe, 0)
+    assert batch.given is not None
+    known = batch.problem.operator.mask_noise(torch.ones_like(batch.y))
+    shown = batch.given.mask_noise(torch.ones_like(batch.y))
+    assert torch.equal(shown, operator.mask.expand_as(shown))
+    assert (known.sum() - shown.sum()) / shown.sum() > 0.4  # many more lines are known than shown
+    hidden = known * (1 - shown)
+    assert (batch.y * hidden).abs().max() < 100  # and none of those is invented
+    level = rehearsal_loss(recipe, lambda y, s, a: a.A_adjoint(y), batch, Draws(0, "l", samples))
+    assert torch.isfinite(level).all()

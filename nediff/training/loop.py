@@ -25,7 +25,12 @@ from nediff.training.batches import BatchSource
 from nediff.training.ema import EMA
 from nediff.training.metrics import MetricsLog
 from nediff.training.optimizer import build_optimizer
-from nediff.training.rehearsal import Rehearsal, draw_rehearsal, pixels_to_sample
+from nediff.training.rehearsal import (
+    SHARE_OF_WORK,
+    Rehearsal,
+    draw_rehearsal,
+    pixels_to_sample,
+)
 from nediff.training.schedule import learning_rate
 from nediff.training.state import Progress, load_state, save_state
 from nediff.training.validation import SureValidation
@@ -163,7 +168,7 @@ class Trainer:
     def _draw_rehearsal(self) -> Rehearsal:
         """Samples by the averaged weights, kept on disk too: a resumed run must use the same."""
         settings = self.config.training
-        drawn = self._rehearsal_of(pixels_to_sample(settings.steps, settings.batch, settings.crop))
+        drawn = self._rehearsal_of(pixels_to_sample(settings.steps, settings.batch, self._side))
         if self.folder is not None and self.accelerator.is_main_process:
             drawn.save(self.folder / REHEARSAL_FILE)
         return drawn
@@ -183,9 +188,15 @@ class Trainer:
             return 0.0
         self._rehearsal_of(1)  # caches
         started = time.perf_counter()
-        drawn = self._rehearsal_of(4 * settings.crop**2)
+        drawn = self._rehearsal_of(4 * self._side**2)
         per_pixel = (time.perf_counter() - started) / drawn.y[:, 0].numel()
-        return per_pixel * pixels_to_sample(1, settings.batch, settings.crop)
+        return per_pixel * SHARE_OF_WORK * settings.batch * self._side**2
+
+    @property
+    def _side(self) -> int:
+        """Of the squares that a batch is made of: crops, or whole measurements."""
+        whole = self.problem.operator.crop_step is None
+        return self.batches.measurements.min_size if whole else self.config.training.crop
 
     def averaged(self, y: Tensor, sigma: Tensor, operator: LinearOperator) -> Tensor:
         """D(y, σ) with the averaged weights."""

@@ -21,6 +21,7 @@ from torch import Tensor
 from nediff.config import RecipeConfig
 from nediff.data import Measurements
 from nediff.errors import NediffError
+from nediff.operators import Fourier, turn
 from nediff.problem import Problem
 from nediff.randomness import Draws, derive_key
 from nediff.recipes import Batch, Network
@@ -44,14 +45,14 @@ SHARE_OF_WORK = 1 / 25
 """Pixels sampled for each pixel that a run trains on."""
 
 
-def pixels_to_sample(steps: int, batch: int, crop: int) -> int:
-    """So many that drawing them takes about a tenth of the time of training."""
-    return int(SHARE_OF_WORK * steps * batch * crop**2)
+def pixels_to_sample(steps: int, batch: int, side: int) -> int:
+    """So many that drawing them takes about a tenth of the time of training on such squares."""
+    return int(SHARE_OF_WORK * steps * batch * side**2)
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Noise-free measurements A x of posterior samples, (N, C, h, w).
+    """Noise-free measurements A x of posterior samples, (N, C, h, w); for MRI all of k-space.
 
     ``corners`` (N, 2) say where in the measurements they lie, on which the operator depends.
     """
@@ -90,6 +91,8 @@ class Rehearsal:
         k = min(int(which * len(self.y)), len(self.y) - 1)
         height, width = self.y.shape[-2:]
         step = problem.operator.crop_step
+        if isinstance(problem.operator, Fourier):
+            return _turned_scan(self.y[k : k + 1], problem.sigma, problem.operator, int(way * 8))
         if step is None:
             return Crop(self.y[k : k + 1], problem.sigma, problem.operator)
         f = factors(factor)
@@ -118,6 +121,20 @@ class Rehearsal:
         if tensors.keys() != {"y", "corners"} or len(tensors["y"]) != len(tensors["corners"]):
             raise NediffError(f"{path} does not hold the samples of this run; start it anew.")
         return cls(tensors["y"], tensors["corners"])
+
+
+def _turned_scan(kspace: Tensor, sigma: float, operator: Fourier, k: int) -> Crop:
+    """The sample turned, and measured as the instrument would: other lines of it are known.
+
+    The network is shown the lines that the instrument measures and judged by those that were
+    measured of the sample before it was turned, too: nothing it has invented is a target.
+    """
+    if operator.mask.shape[0] != operator.mask.shape[1]:
+        k -= k % 2  # keep the shape
+    whole = Fourier(torch.ones_like(operator.mask))
+    turned = whole.A(turn(whole.A_adjoint(kspace), k))
+    known = Fourier(torch.maximum(operator.mask, operator.moved(k).mask))
+    return Crop(known.mask_noise(turned), sigma, known, operator)
 
 
 def draw_rehearsal(
@@ -162,7 +179,7 @@ def _sample(
     seed: int,
     device: torch.device | str,
 ) -> Tensor:
-    """A x of one posterior sample x of a window of a measurement, (1, C, h, w)."""
+    """A x of one posterior sample x of a window of a measurement, (1, C, h, w); for MRI, F x."""
     operator = problem.operator.window(*place).to(device)
     here = problem.with_operator(operator)
     y = here.lift(torch.from_numpy(train.crop(index, *place))[None].to(device))
@@ -170,4 +187,6 @@ def _sample(
     sample = sample_posterior(
         lambda u, s: network(u, s, operator), y, sigma, here, 1, [seed], SETTINGS
     )
+    if isinstance(operator, Fourier):
+        return Fourier(torch.ones_like(operator.mask)).A(sample[0]).cpu()
     return here.A(sample[0]).cpu()
