@@ -64,7 +64,12 @@ _DEFAULTS: dict[str, dict[str, object]] = {
     },
     "blur": {"pool": (1, 2, 4), "pool_weights": (0.3, 0.35, 0.35), "ei": 0.0},
     "super_resolution": {"pool": (1, 2, 4), "pool_weights": (0.3, 0.5, 0.2), "ei": 0.0},
-    "demosaicing": {"pool": (1, 2, 4), "pool_weights": (0.25, 0.3, 0.45), "ei": 0.0},
+    "demosaicing": {
+        "pool": (1, 2, 4),
+        "pool_weights": (0.25, 0.3, 0.45),
+        "rehearse": 0.5,
+        "ei": 0.0,
+    },
 }
 """What the default recipe changes for an operator."""
 
