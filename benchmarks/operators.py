@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -88,10 +87,11 @@ def config_of(name: str, method: str, measurements: Any, steps: int) -> Any:
 
 
 def measure_rates(data: Path, name: str, rounds: int = 6) -> dict[str, float]:
-    """Seconds per step of each method, interleaved in one process: the median over rounds."""
+    """Seconds per step of each method, interleaved in one process (see training/pace.py)."""
     import torch
 
     from nediff.training.fitting import make_trainer
+    from nediff.training.pace import Pace
 
     torch.set_num_threads(1)
     noisy, problem = open_training(data, name), problem_of(name)
@@ -101,18 +101,11 @@ def measure_rates(data: Path, name: str, rounds: int = 6) -> dict[str, float]:
         m: make_trainer(config_of(name, m, noisy, 1000), noisy, None, problem)
         for m in PROBLEMS[name]
     }
-    seconds: dict[str, list[float]] = {m: [] for m in trainers}
-    for round_ in range(rounds + 1):
-        for method, trainer in trainers.items():
-            started = time.process_time()
-            for step in range(3):
-                trainer.step(3 * round_ + step)
-            if round_ > 0:  # the first is warm-up
-                seconds[method].append((time.process_time() - started) / 3)
-    return {
-        m: statistics.median(s) + trainers[m].rehearsal_seconds_per_step()
-        for m, s in seconds.items()
-    }
+    paces = {m: Pace(trainer, time.process_time) for m, trainer in trainers.items()}
+    for _ in range(rounds):
+        for pace in paces.values():
+            pace.measure()
+    return {m: pace.seconds_per_step() for m, pace in paces.items()}
 
 
 def run_piece(name: str, method: str, arguments: argparse.Namespace) -> None:

@@ -18,7 +18,13 @@ from nediff.randomness import Draws
 from nediff.recipes import recipe_named, rehearsal_loss
 from nediff.training.fitting import Plan, make_trainer, plan_run, run_training
 from nediff.training.loop import REHEARSAL_FILE, rehearsal_start
-from nediff.training.rehearsal import Rehearsal, draw_rehearsal, pixels_to_sample
+from nediff.training.pace import Pace
+from nediff.training.rehearsal import (
+    SHARE_OF_WORK,
+    Rehearsal,
+    draw_rehearsal,
+    pixels_to_sample,
+)
 
 SIGMA, PRIOR = 0.1, 0.15
 """Clean pixels are independent, N(0.5, PRIOR²)."""
@@ -132,7 +138,22 @@ def test_without_rehearsal_nothing_is_drawn(noisy: Measurements, tmp_path: Path)
     config = planned(noisy, rehearse=0.0)
     run_training(config, noisy, tmp_path)
     assert not (tmp_path / REHEARSAL_FILE).exists()
-    assert make_trainer(config, noisy, None).rehearsal_seconds_per_step() == 0.0
+
+
+def test_the_pace_counts_both_phases_and_the_drawing(noisy: Measurements) -> None:
+    """By a clock that ticks once per look: what is counted is how often it is looked at."""
+    ticks = iter(range(1000))
+    for share, phases, drawing in ((0.0, 1, 0), (0.5, 2, 1)):
+        trainer = make_trainer(planned(noisy, rehearse=share), noisy, None)
+        pace = Pace(trainer, clock=lambda: float(next(ticks)))
+        took = [pace.measure(steps=2) for _ in range(2)]
+        assert took == [phases, phases]  # one tick for each phase
+        per_step = 0.5  # of two steps
+        if drawing:
+            assert trainer.rehearsal is not None
+            pixels = trainer.rehearsal.y[:, 0].numel()
+            per_step += SHARE_OF_WORK * 4 * 24**2 / pixels
+        assert pace.seconds_per_step() == pytest.approx(per_step)
 
 
 def test_samples_of_a_mosaic_are_gathered_into_complete_coarse_images() -> None:

@@ -33,6 +33,7 @@ from nediff.runs import (
     save_problem,
 )
 from nediff.training.loop import Observer, Trainer
+from nediff.training.pace import Pace
 from nediff.training.spread import can_learn_spread, with_spread
 from nediff.training.state import STATE_FILE
 
@@ -240,17 +241,14 @@ def steps_within(
     if not 0 < minutes < math.inf:
         raise NediffError(f"The budget must be more than 0 minutes and finite, not {minutes:g}.")
     trial = make_trainer(_with_steps(config, 1000, None), measurements, None, problem)
-    seconds: list[float] = []
-    while len(seconds) < 8 or (sum(seconds) < 8.0 and len(seconds) < 200):
-        started = time.perf_counter()
-        trial.step(len(seconds))
-        seconds.append(time.perf_counter() - started)
-    late = seconds[len(seconds) // 2 :]  # the first steps also fill caches
-    per_step = sum(late) / len(late)
+    pace, measured, rounds = Pace(trial), 0.0, 0
+    while rounds < 4 or (measured < 8.0 and rounds < 60):
+        measured += pace.measure()
+        rounds += 1
+    per_step = pace.seconds_per_step()
     started = time.perf_counter()
     trial.validate(None)
     per_validation = time.perf_counter() - started
-    per_step += trial.rehearsal_seconds_per_step()
     if can_learn_spread(trial.problem):
         per_step *= 1.06  # a tenth as many steps of a small network afterwards
     return max(1, int((60 * minutes - VALIDATIONS * per_validation) / per_step))

@@ -25,12 +25,7 @@ from nediff.training.batches import BatchSource
 from nediff.training.ema import EMA
 from nediff.training.metrics import MetricsLog
 from nediff.training.optimizer import build_optimizer
-from nediff.training.rehearsal import (
-    SHARE_OF_WORK,
-    Rehearsal,
-    draw_rehearsal,
-    pixels_to_sample,
-)
+from nediff.training.rehearsal import Rehearsal, draw_rehearsal, pixels_to_sample
 from nediff.training.schedule import learning_rate
 from nediff.training.state import Progress, load_state, save_state
 from nediff.training.validation import SureValidation
@@ -168,32 +163,22 @@ class Trainer:
     def _draw_rehearsal(self) -> Rehearsal:
         """Samples by the averaged weights, kept on disk too: a resumed run must use the same."""
         settings = self.config.training
-        drawn = self._rehearsal_of(pixels_to_sample(settings.steps, settings.batch, self._side))
+        drawn = self.rehearsal_of(pixels_to_sample(settings.steps, settings.batch, self.side))
         if self.folder is not None and self.accelerator.is_main_process:
             drawn.save(self.folder / REHEARSAL_FILE)
         return drawn
 
     @torch.no_grad()
-    def _rehearsal_of(self, pixels: int) -> Rehearsal:
+    def rehearsal_of(self, pixels: int) -> Rehearsal:
+        """Samples of so many pixels in all, by the averaged weights."""
         train, settings = self.batches.measurements, self.config.training
         device = self.accelerator.device
         return draw_rehearsal(
             self.averaged, train, self.problem, settings.crop, pixels, settings.seed, device
         )
 
-    def rehearsal_seconds_per_step(self) -> float:
-        """What drawing samples adds to the time of each step, measured on a few."""
-        settings = self.config.training
-        if not self.config.recipe.rehearse:
-            return 0.0
-        self._rehearsal_of(1)  # caches
-        started = time.perf_counter()
-        drawn = self._rehearsal_of(4 * self._side**2)
-        per_pixel = (time.perf_counter() - started) / drawn.y[:, 0].numel()
-        return per_pixel * SHARE_OF_WORK * settings.batch * self._side**2
-
     @property
-    def _side(self) -> int:
+    def side(self) -> int:
         """Of the squares that a batch is made of: crops, or whole measurements."""
         whole = self.problem.operator.crop_step is None
         return self.batches.measurements.min_size if whole else self.config.training.crop
