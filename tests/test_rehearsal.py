@@ -52,7 +52,7 @@ def planned(noisy: Measurements, **changes: object) -> RunConfig:
 
 def test_samples_have_the_law_of_clean_images(noisy: Measurements) -> None:
     """A denoised image is too smooth, a noisy one too rough; a posterior sample is neither."""
-    samples = draw_rehearsal(wiener, noisy, Problem.denoising(SIGMA), 40, 12 * 80**2, seed=1).y
+    samples = draw_rehearsal(wiener, noisy, Problem.denoising(SIGMA), 40, 12 * 80**2, seed=1).x
     assert samples.shape == (12, 1, 80, 80)
     # 76 800 pixels: the standard error of the variance is 0.5 %; six calls add 2 to 3 % in sd
     assert samples.std().item() == pytest.approx(PRIOR, rel=0.04)
@@ -62,16 +62,16 @@ def test_samples_have_the_law_of_clean_images(noisy: Measurements) -> None:
 
 def test_samples_depend_on_weights_and_seed_alone(noisy: Measurements) -> None:
     problem = Problem.denoising(SIGMA)
-    few, more = (draw_rehearsal(wiener, noisy, problem, 40, n * 80**2, seed=1).y for n in (2, 3))
+    few, more = (draw_rehearsal(wiener, noisy, problem, 40, n * 80**2, seed=1).x for n in (2, 3))
     torch.testing.assert_close(few, more[:2])
-    other = draw_rehearsal(wiener, noisy, problem, 40, 2 * 80**2, seed=2).y
+    other = draw_rehearsal(wiener, noisy, problem, 40, 2 * 80**2, seed=2).x
     assert not torch.allclose(few, other)
 
 
 def test_small_images_are_sampled_whole() -> None:
     small = np.random.default_rng(0).normal(0.5, 0.2, size=(3, 26, 30)).astype(np.float32)
     images = open_measurements(small, axes="NHW", range=(0, 1))
-    samples = draw_rehearsal(wiener, images, Problem.denoising(SIGMA), 24, 100, seed=1).y
+    samples = draw_rehearsal(wiener, images, Problem.denoising(SIGMA), 24, 100, seed=1).x
     assert samples.shape == (1, 1, 24, 24)
 
 
@@ -151,16 +151,16 @@ def test_the_pace_counts_both_phases_and_the_drawing(noisy: Measurements) -> Non
         per_step = 0.5  # of two steps
         if drawing:
             assert trainer.rehearsal is not None
-            pixels = trainer.rehearsal.y[:, 0].numel()
+            pixels = trainer.rehearsal.x[:, 0].numel()
             per_step += SHARE_OF_WORK * 4 * 24**2 / pixels
         assert pace.seconds_per_step() == pytest.approx(per_step)
 
 
-def test_samples_of_a_mosaic_are_gathered_into_complete_coarse_images() -> None:
-    """Of a scene of three flat colours: what is gathered is flat too, and shown as a mosaic."""
+def test_samples_of_a_mosaic_are_pooled_into_complete_coarse_images() -> None:
+    """Of a scene of three flat colours: what is pooled is flat too, and shown as a mosaic."""
     problem = Problem.demosaicing(SIGMA)
     colours = torch.tensor([0.2, 0.5, 0.8]).view(1, 3, 1, 1).expand(2, 3, 64, 64)
-    rehearsal = Rehearsal(problem.A(colours), torch.zeros(2, 2, dtype=torch.int64))
+    rehearsal = Rehearsal(colours, torch.zeros(2, 2, dtype=torch.int64))
     groups = rehearsal.groups(range(60), problem, 40, recipe_named("default", problem.kind), 0)
     sizes = {batch.y.shape[-1]: batch for _, batch in groups}
     assert set(sizes) == {40, 32, 16}  # as they are, by two, by four
@@ -177,7 +177,7 @@ def test_samples_of_a_blur_are_blurred_again() -> None:
     """The rehearsal loss of a network that knows the pooled image is zero; of another it is not."""
     problem = Problem.blur(torch.full((3, 3), 1 / 9), SIGMA, 1)
     images = torch.rand(2, 1, 66, 66, generator=torch.Generator().manual_seed(0))
-    rehearsal = Rehearsal(problem.A(images), torch.zeros(2, 2, dtype=torch.int64))
+    rehearsal = Rehearsal(images, torch.zeros(2, 2, dtype=torch.int64))
     recipe = recipe_named("default", "blur").model_copy(
         update={"pool": (2,), "pool_weights": (1.0,)}
     )
@@ -206,7 +206,8 @@ def test_samples_of_a_scan_are_turned_and_other_lines_of_them_are_known() -> Non
     measured = operator.mask_noise(torch.randn(3, 2, 32, 32, generator=generator))
     # what was not measured of the samples is invented: here, a value that would be noticed
     kspace = measured + 1000 * (1 - operator.mask)
-    rehearsal = Rehearsal(kspace, torch.zeros(3, 2, dtype=torch.int64))
+    images = Fourier(torch.ones(32, 32)).A_adjoint(kspace)
+    rehearsal = Rehearsal(images, torch.zeros(3, 2, dtype=torch.int64))
     recipe = recipe_named("default", "mri").model_copy(update={"hide": 0.0})
     ((samples, batch),) = rehearsal.groups(range(16), problem, 40, recipe, 0)
     assert batch.given is not None

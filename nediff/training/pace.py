@@ -55,5 +55,5 @@ class Pace:
         self.trainer.rehearsal_of(1)  # caches
         started = self._clock()
         self.trainer.rehearsal = drawn = self.trainer.rehearsal_of(4 * side**2)
-        per_pixel = (self._clock() - started) / drawn.y[:, 0].numel()
+        per_pixel = (self._clock() - started) / drawn.x[:, 0].numel()
         return per_pixel * SHARE_OF_WORK * batch * side**2
