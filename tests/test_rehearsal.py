@@ -17,7 +17,7 @@ from nediff.problem import Problem, cartesian_mask
 from nediff.randomness import Draws
 from nediff.recipes import recipe_named, rehearsal_loss
 from nediff.training.fitting import Plan, make_trainer, plan_run, run_training
-from nediff.training.loop import REHEARSAL_FILE, rehearsal_start
+from nediff.training.loop import REHEARSAL_FILE, rehearsal_round, rehearsal_start
 from nediff.training.pace import Pace
 from nediff.training.rehearsal import (
     SHARE_OF_WORK,
@@ -117,7 +117,7 @@ def test_a_run_rehearses_from_its_start_on_and_keeps_what_it_drew(
     assert sorted(s for _, samples, _ in after for s in samples) == list(range(48, 52))
     rehearsed, samples, _ = after[-1]
     assert (rehearsed, samples) == (True, [50, 51])
-    assert (tmp_path / REHEARSAL_FILE).is_file()
+    assert (tmp_path / REHEARSAL_FILE.format(1)).is_file()
 
 
 def test_a_resumed_run_uses_the_samples_it_drew(noisy: Measurements, tmp_path: Path) -> None:
@@ -128,16 +128,34 @@ def test_a_resumed_run_uses_the_samples_it_drew(noisy: Measurements, tmp_path: P
     drawn.resume(tmp_path)
     assert drawn.progress.step == 15
     assert drawn.rehearsal is not None
-    (tmp_path / REHEARSAL_FILE).unlink()
+    (tmp_path / REHEARSAL_FILE.format(1)).unlink()
     lost = make_trainer(config, noisy, tmp_path)
-    with pytest.raises(NediffError, match=r"rehearsal\.safetensors is missing"):
+    with pytest.raises(NediffError, match=r"rehearsal-1\.safetensors is missing"):
         lost.resume(tmp_path)
+
+
+def test_samples_are_drawn_anew_for_each_round(noisy: Measurements, tmp_path: Path) -> None:
+    """Resumed in the second round, or before it, a run ends with the same weights."""
+    config = planned(noisy, rehearse_rounds=2)
+    assert [rehearsal_start(config, k) for k in (1, 2)] == [12, 18]
+    assert [rehearsal_round(config, step) for step in (11, 12, 17, 18)] == [0, 1, 1, 2]
+    run_training(config, noisy, tmp_path / "whole")
+    one, two = (Rehearsal.load(tmp_path / "whole" / REHEARSAL_FILE.format(k)) for k in (1, 2))
+    assert one.x.shape == two.x.shape
+    assert not torch.equal(one.x, two.x)
+    for stop_at in (15, 18, 21):
+        folder = tmp_path / f"stopped at {stop_at}"
+        asked = iter(range(1, 100))
+        run_training(config, noisy, folder, stop=lambda n=stop_at, a=asked: next(a) == n)
+        run_training(config, noisy, folder)
+        for name in ("model.safetensors", REHEARSAL_FILE.format(2)):
+            assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_without_rehearsal_nothing_is_drawn(noisy: Measurements, tmp_path: Path) -> None:
     config = planned(noisy, rehearse=0.0)
     run_training(config, noisy, tmp_path)
-    assert not (tmp_path / REHEARSAL_FILE).exists()
+    assert not (tmp_path / REHEARSAL_FILE.format(1)).exists()
 
 
 def test_the_pace_counts_both_phases_and_the_drawing(noisy: Measurements) -> None:
