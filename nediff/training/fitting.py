@@ -39,6 +39,9 @@ from nediff.training.state import STATE_FILE
 
 VALIDATIONS = 20
 """How often a run looks at its held-out images."""
+BEST_NETWORKS = {"mri": "unrolled"}
+"""The kind of network that does best with an operator, where it is not `edm`
+(docs/results/operators)."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,11 @@ class Plan:
     steps: int | None = None
     recipe: str | RecipeConfig = "default"
     size: str = "small"
-    kind: str = "edm"
+    kind: str | None = None
+    """None for what does best with the operator."""
     crop: int = 40
-    batch: int = 16
+    batch: int | None = None
+    """None for 16 crops or, where measurements are taken whole, as many as have as many pixels."""
     learning_rate: float = 1e-3
     seed: int = 0
 
@@ -165,7 +170,7 @@ def _configure(
         network=NetworkConfig.model_validate(
             {
                 "size": plan.size,
-                "kind": plan.kind,
+                "kind": plan.kind or _best_network(plan, problem),
                 "channels": problem.channels,
                 "guides": problem.operator.guides,
                 "measured": problem.kind != "denoising",
@@ -176,7 +181,7 @@ def _configure(
         recipe=_recipe(plan, problem),
         training=TrainingConfig(
             steps=1,
-            batch=plan.batch,
+            batch=plan.batch or _batch(plan, measurements, problem),
             crop=plan.crop,
             # Muon is tried and tested on our own U-Nets; the paper's network trains with Adam
             optimizer="adam" if plan.size == "paper" else "muon",
@@ -185,6 +190,19 @@ def _configure(
         ),
     )
     return config if plan.steps is None else _with_steps(config, plan.steps, None)
+
+
+def _best_network(plan: Plan, problem: Problem) -> str:
+    return "edm" if plan.size == "paper" else BEST_NETWORKS.get(problem.kind, "edm")
+
+
+def _batch(plan: Plan, measurements: Measurements, problem: Problem, crops: int = 16) -> int:
+    """So many crops, or whole measurements with as many pixels in all."""
+    if problem.operator.crop_step is not None:
+        return crops
+    pixels = sum(h * w for h, w in map(measurements.size, range(len(measurements))))
+    wanted = crops * plan.crop**2 * len(measurements) / pixels
+    return min(max(round(wanted), 2), crops)
 
 
 def _recipe(plan: Plan, problem: Problem) -> RecipeConfig:
