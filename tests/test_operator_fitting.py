@@ -86,7 +86,7 @@ def test_the_range_of_k_space_begins_at_zero() -> None:
 def test_whole_measurements_come_in_batches_of_as_many_pixels_as_crops() -> None:
     """16 crops of 40² pixels are two scans of 128² or, at most, 16 of a small size."""
     for side, scans in ((128, 2), (64, 6), (32, 16)):
-        images = np.zeros((2, side, side), dtype=np.float32)
+        images = np.random.default_rng(0).random((2, side, side), dtype=np.float32)
         problem = Problem.mri(cartesian_mask((side, side), 4, 0), 0.1)
         scan = open_measurements(images, axes="NHW", range=(0, 1)).simulate(0.1, 0, problem)
         config = plan_run(scan, problem, Plan(steps=1), "")
@@ -94,6 +94,6 @@ def test_whole_measurements_come_in_batches_of_as_many_pixels_as_crops() -> None
         assert config.network.kind == "unrolled"  # what does best with this operator
         told = plan_run(scan, problem, Plan(steps=1, batch=5, kind="edm"), "")
         assert (told.training.batch, told.network.kind) == (5, "edm")
-    noisy = open_measurements(np.zeros((2, 64, 64), np.float32), axes="NHW", range=(0, 1))
+    noisy = open_measurements(images, axes="NHW", range=(0, 1))
     config = plan_run(noisy, Problem.denoising(0.1), Plan(steps=1), "")
     assert (config.training.batch, config.network.kind) == (16, "edm")
