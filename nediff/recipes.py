@@ -62,7 +62,13 @@ _DEFAULTS: dict[str, dict[str, object]] = {
         "rehearse": 0.5,
         "ei": 0.0,
     },
-    "mri": {"hide": 0.5, "rehearse": 0.5, "rehearse_from": 0.4, "ei": 0.0},
+    "mri": {
+        "hide": 0.5,
+        "rehearse": 0.5,
+        "rehearse_from": 0.3,
+        "rehearse_rounds": 2,
+        "ei": 0.0,
+    },
     "blur": {"pool": (1, 2, 4), "pool_weights": (0.3, 0.35, 0.35), "ei": 0.0},
     "super_resolution": {"pool": (1, 2, 4), "pool_weights": (0.3, 0.5, 0.2), "ei": 0.0},
     "demosaicing": {

@@ -85,7 +85,7 @@ def test_the_range_of_k_space_begins_at_zero() -> None:
 
 def test_whole_measurements_come_in_batches_of_as_many_pixels_as_crops() -> None:
     """16 crops of 40² pixels are two scans of 128² or, at most, 16 of a small size."""
-    for side, scans in ((128, 2), (64, 6), (32, 16)):
+    for side, scans in ((32, 16), (128, 2), (64, 6)):
         images = np.random.default_rng(0).random((2, side, side), dtype=np.float32)
         problem = Problem.mri(cartesian_mask((side, side), 4, 0), 0.1)
         scan = open_measurements(images, axes="NHW", range=(0, 1)).simulate(0.1, 0, problem)
