@@ -30,11 +30,11 @@ from nediff.randomness import Draws, derive_key
 from nediff.recipes import Batch, Network
 from nediff.runs import read_tensors, write_tensors
 from nediff.sampling import SamplerSettings, sample_posterior
-from nediff.training.crops import LEAST_POOLED_CROP, Crop, choices, offset, stack_by_size
+from nediff.training.crops import Crop, choices, fitting_factor, offset, stack_by_size
 
 SIDE, MARGIN = 96, 8
-"""Samples are drawn of squares of this side, and so much is cut off at their borders, where
-the network cannot see what lies outside."""
+"""Samples are drawn of squares of this side and, unless these are whole images, so much is cut
+off at their borders, where the network cannot see what lies outside."""
 SETTINGS = SamplerSettings(steps=6)
 SHARE_OF_WORK = 1 / 25
 """Pixels sampled for each pixel that a run trains on."""
@@ -86,10 +86,9 @@ class Rehearsal:
             return Crop(operator.A(x), problem.sigma, operator)
         height, width = x.shape[-2:]
         wanted = operator.image_size(crop, crop)[0]
-        f = factors(factor)
-        size = min(wanted, height // f, width // f) // step * step
-        if f > 1 and size < LEAST_POOLED_CROP:
-            f, size = 1, min(wanted, height, width) // step * step
+        f, size = fitting_factor(
+            factors(factor), lambda f: min(wanted, height // f, width // f) // step * step
+        )
         side = operator.image_size(*operator.measured_size(size, size))[0]  # a stride may fit less
         top, left = offset(down, height - side * f, step), offset(right, width - side * f, step)
         part = x[..., top : top + side * f, left : left + side * f]
@@ -149,7 +148,9 @@ def draw_rehearsal(
     operator = problem.operator
     step = operator.crop_step
     side = max(crop, min(SIDE, train.min_size)) // (step or 1) * (step or 1)
-    margin = 0 if step is None else min(MARGIN, (side - crop) // 2) // step * step
+    margin = 0
+    if step is not None and any(max(train.size(i)) > side for i in range(len(train))):
+        margin = min(MARGIN, (side - crop) // 2) // step * step
     kept = train.min_size if step is None else side - 2 * margin
     count = max(1, pixels // kept**2)
     draws = Draws(seed, "rehearsal squares", count)
