@@ -47,12 +47,14 @@ loss, NE-SURE, unweighted and not pooled; `supervised` (needs clean images) and 
 two baselines."""
 
 _FOR_OPERATORS: dict[str, RecipeConfig] = {
-    "paper": RecipeConfig(name="paper", loss="ne_sure", weighted=False, ei=1.0),
+    "paper": RecipeConfig(name="paper", loss="ne_sure", weighted=False, ei=0.1),
     "ei": RecipeConfig(name="ei", loss="sure", ei=1.0, ei_at_sigma=True),
     "default": RecipeConfig(name="default", loss="ne_r2r", matched=True, tau=1.0, ei=1.0),
 }
 """With an operator that does not see everything, the paper adds its equivariance term; `ei` is
-the baseline it compares with: SURE + EI at σ_n alone."""
+the baseline it compares with: SURE + EI at σ_n alone. The paper prints its term with weight one,
+but then it wins over NE-SURE, which shrinks with α², and the images go flat (inpainting: the PSNR
+that SURE estimates falls from 27 to 21 dB within 800 steps); with 0.1 they do not."""
 
 _DEFAULTS: dict[str, dict[str, object]] = {
     "inpainting": {
