@@ -76,9 +76,9 @@ _DEFAULTS: dict[str, dict[str, object]] = {
     "demosaicing": {
         "pool": (1, 2, 4),
         "pool_weights": (0.25, 0.3, 0.45),
-        "rehearse": 0.5,
-        "rehearse_from": 0.4,
-        "rehearse_rounds": 2,
+        "rehearse": 0.75,
+        "rehearse_from": 0.25,
+        "rehearse_rounds": 3,
         "ei": 0.0,
     },
 }
