@@ -66,9 +66,9 @@ _DEFAULTS: dict[str, dict[str, object]] = {
     },
     "mri": {
         "hide": 0.5,
-        "rehearse": 0.5,
-        "rehearse_from": 0.3,
-        "rehearse_rounds": 2,
+        "rehearse": 0.75,
+        "rehearse_from": 0.25,
+        "rehearse_rounds": 3,
         "ei": 0.0,
     },
     "blur": {"pool": (1, 2, 4), "pool_weights": (0.3, 0.35, 0.35), "ei": 0.0},
