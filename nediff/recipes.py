@@ -61,7 +61,9 @@ _DEFAULTS: dict[str, dict[str, object]] = {
         "pool": (1, 2, 4),
         "pool_weights": (0.3, 0.35, 0.35),
         "hide": 0.2,
-        "rehearse": 0.5,
+        "rehearse": 0.75,
+        "rehearse_from": 0.25,
+        "rehearse_rounds": 3,
         "ei": 0.0,
     },
     "mri": {
