@@ -73,7 +73,14 @@ _DEFAULTS: dict[str, dict[str, object]] = {
         "rehearse_rounds": 3,
         "ei": 0.0,
     },
-    "blur": {"pool": (1, 2, 4), "pool_weights": (0.3, 0.35, 0.35), "ei": 0.0},
+    "blur": {
+        "pool": (1, 2, 4),
+        "pool_weights": (0.3, 0.35, 0.35),
+        "rehearse": 0.5,
+        "rehearse_from": 0.25,
+        "rehearse_rounds": 3,
+        "ei": 0.0,
+    },
     "super_resolution": {"pool": (1, 2, 4), "pool_weights": (0.3, 0.5, 0.2), "ei": 0.0},
     "demosaicing": {
         "pool": (1, 2, 4),
