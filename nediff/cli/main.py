@@ -82,7 +82,10 @@ def train(
     ] = None,
     recipe: Annotated[
         str,
-        typer.Option(help="default, paper (NE-SURE), sure, or supervised; with an operator, ei."),
+        typer.Option(
+            help="default, paper (NE-SURE), sure, or supervised; for denoising also cd, with an "
+            "operator ei, with a mask ambient."
+        ),
     ] = "default",
     size: Annotated[Size, typer.Option(help="Network size.")] = Size.small,
     kind: Annotated[

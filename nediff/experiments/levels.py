@@ -1,0 +1,86 @@
+"""Figure 1 of the paper: one-step denoisers at noise levels they were and were not trained for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nediff.experiments.denoisers import LEVELS, denoiser_piece
+from nediff.experiments.models import METHODS, Model
+from nediff.experiments.pieces import Piece, Workspace
+from nediff.experiments.scales import SETS
+from nediff.experiments.scoring import mean_of
+from nediff.experiments.sets import WORDS
+
+NAME = "fig-denoise-levels"
+SIGMA = 0.075
+COMPARED = ("supervised", "default", "paper", "cd", "sure")
+SCORES = {"psnr": "PSNR (dB)", "ssim": "SSIM", "lpips": "LPIPS"}
+
+
+def model_of(images: str, method: str) -> Model:
+    """The network of one curve."""
+    return Model(images, SIGMA, method)
+
+
+def pieces(workspace: Workspace) -> list[Piece]:
+    """One network for each set and method; those that table 1 samples from are sampled too."""
+    return [
+        denoiser_piece(model_of(images, method), workspace, sampled=method != "sure")
+        for images in reversed(SETS)
+        for method in COMPARED
+    ]
+
+
+def rows(workspace: Workspace) -> list[dict[str, Any]]:
+    """Means over the validation images: set, method, σ, scores."""
+    out = []
+    for images in SETS:
+        for method in COMPARED:
+            piece = denoiser_piece(model_of(images, method), workspace, method != "sure")
+            levels = workspace.result(piece.key)["levels"]
+            for sigma in (s for s in LEVELS if s <= SIGMA):
+                scores = mean_of(levels[f"{sigma:g}"])
+                out.append({"images": images, "method": method, "sigma": sigma, **scores})
+    return out
+
+
+def table(workspace: Workspace) -> str:
+    """Markdown: one table for each set."""
+    found, lines = rows(workspace), []
+    levels = sorted({r["sigma"] for r in found})
+    for images in SETS:
+        lines += ["", f"### {WORDS[images]}", ""]
+        lines += ["| trained with | " + " | ".join(f"{s:g}" for s in levels) + " |"]
+        lines += ["|---" * (len(levels) + 1) + "|"]
+        for method in COMPARED:
+            mine = [r for r in found if (r["images"], r["method"]) == (images, method)]
+            cells = [f"{r['psnr']:.2f} / {r['ssim']:.3f}{_lpips(r)}" for r in mine]
+            lines.append(f"| {METHODS[method].words} | " + " | ".join(cells) + " |")
+    return "\n".join(lines).strip() + "\n"
+
+
+def _lpips(row: dict[str, Any]) -> str:
+    return f" / {row['lpips']:.3f}" if "lpips" in row else ""
+
+
+def figure(workspace: Workspace, path: Path) -> None:
+    """Three sets across, the scores down, one line for each method."""
+    from nediff.report.charts import COLOURS, plain_axes, save_chart
+
+    found = rows(workspace)
+    shown = {k: w for k, w in SCORES.items() if k in found[0]}
+    with save_chart(path, len(shown), len(SETS)) as axes:
+        for row, (score, words) in enumerate(shown.items()):
+            for column, images in enumerate(SETS):
+                chart = axes[row][column]
+                for method, colour in zip(COMPARED, COLOURS, strict=False):
+                    mine = [r for r in found if (r["images"], r["method"]) == (images, method)]
+                    values = [r[score] for r in mine]
+                    sigmas = [r["sigma"] for r in mine]
+                    label = METHODS[method].words
+                    chart.plot(sigmas, values, "o-", color=colour, label=label, markersize=3)
+                plain_axes(chart, "test σ" if row == len(shown) - 1 else "", words)
+                if row == 0:
+                    chart.set_title(WORDS[images])
+        axes[0][0].legend(frameon=False, fontsize=8)

@@ -1,0 +1,118 @@
+"""Pieces of work whose results are kept: an experiment is a list of them and a way to show them.
+
+A piece is a function of its settings alone and ends in one JSON file. What is finished is never
+run again; a training that was interrupted goes on where it was. So a run of many hours can be
+killed at any moment and restarted, and ends in the same tables.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nediff import __version__
+from nediff.data import atomic_path
+from nediff.errors import NediffError
+from nediff.experiments.scales import Scale
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Where an experiment finds its images and leaves what it makes."""
+
+    scale: Scale
+    out: Path
+    """Results: pieces/, tables and figures; small, to be kept with the code."""
+    runs: Path
+    """Trained networks and their states; large, for this machine only."""
+    data: Path | None = None
+    weights: Path | None = None
+    """Backbones of LPIPS and FID; None leaves these metrics out."""
+
+    def piece_path(self, key: str) -> Path:
+        """The file of a finished piece."""
+        return self.out / "pieces" / f"{key}.json"
+
+    def finished(self, key: str) -> bool:
+        """Whether that file is there."""
+        return self.piece_path(key).is_file()
+
+    def result(self, key: str) -> Result:
+        """What a finished piece found."""
+        path = self.piece_path(key)
+        if not path.is_file():
+            raise NediffError(
+                f"The piece {key} is not finished ({path} is missing); run the experiment first."
+            )
+        piece: Result = json.loads(path.read_text(encoding="utf-8"))
+        result: Result = piece["result"]
+        return result
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One unit of work. ``minutes`` are those of one core of a laptop, for the plan."""
+
+    key: str
+    minutes: float
+    settings: Result
+    run: Callable[[Workspace], Result]
+
+
+def run_piece(piece: Piece, workspace: Workspace) -> None:
+    """Do the work and write the file, whole or not at all; nothing if it is there."""
+    if workspace.finished(piece.key):
+        return
+    started = time.process_time()
+    result = piece.run(workspace)
+    record = {
+        "key": piece.key,
+        "scale": workspace.scale.name,
+        "settings": piece.settings,
+        "result": result,
+        "cpu_minutes": round((time.process_time() - started) / 60, 2),
+        "made_by": provenance(),
+    }
+    path = workspace.piece_path(piece.key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def unfinished(pieces: Sequence[Piece], workspace: Workspace) -> list[Piece]:
+    """Each piece once, in order, without those that are done."""
+    once = {piece.key: piece for piece in pieces}
+    return [piece for piece in once.values() if not workspace.finished(piece.key)]
+
+
+def provenance() -> dict[str, str]:
+    """The code and the versions that made a result."""
+    import torch
+
+    return {
+        "nediff": __version__,
+        "commit": _commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+
+
+def _commit() -> str:
+    """The commit of the checkout this code runs from; empty for an installed package."""
+    here = Path(sys.modules["nediff"].__file__ or "").parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return found.stdout.strip()
