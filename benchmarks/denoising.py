@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import time
@@ -78,28 +77,22 @@ def config_of(method: str, data: Path, steps: int) -> Any:
 
 
 def measure_rates(data: Path, methods: Sequence[str], rounds: int = 8) -> dict[str, float]:
-    """Seconds per step of each method, interleaved in one process: the median over rounds."""
+    """Seconds per step of each method, interleaved in one process (see training/pace.py)."""
     import torch
 
     from nediff.training.fitting import make_trainer
+    from nediff.training.pace import Pace
 
     torch.set_num_threads(1)
     noisy = open_training(data)
     for i in range(len(noisy)):  # decoded images and their noise are kept after the first use
         noisy.image(i)
     trainers = {m: make_trainer(config_of(m, data, 1000), noisy, None) for m in methods}
-    seconds: dict[str, list[float]] = {m: [] for m in methods}
-    for round_ in range(rounds + 1):
-        for method, trainer in trainers.items():
-            started = time.process_time()
-            for step in range(4):
-                trainer.step(4 * round_ + step)
-            if round_ > 0:  # the first is warm-up
-                seconds[method].append((time.process_time() - started) / 4)
-    return {
-        m: statistics.median(s) + trainers[m].rehearsal_seconds_per_step()
-        for m, s in seconds.items()
-    }
+    paces = {m: Pace(trainer, time.process_time) for m, trainer in trainers.items()}
+    for _ in range(rounds):
+        for pace in paces.values():
+            pace.measure()
+    return {m: pace.seconds_per_step() for m, pace in paces.items()}
 
 
 def run_piece(method: str, data: Path, steps: int, minutes: float, evaluated: bool) -> None:

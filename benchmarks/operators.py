@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -31,7 +30,7 @@ OUT, WORK = Path("docs/results/operators"), Path("runs/operators")
 PROBLEMS: dict[str, tuple[str, ...]] = {
     "inpainting": ("supervised", "default", "paper", "ei"),
     "demosaicing": ("supervised", "default", "paper", "ei"),
-    "mri": ("supervised", "default", "unrolled", "ei"),
+    "mri": ("supervised", "default", "filled", "ei"),
     "blur": ("supervised", "default", "unrolled", "ei"),
 }
 WORDS = {
@@ -40,6 +39,7 @@ WORDS = {
     "paper": "ours as in the paper (NE-SURE + EI)",
     "ei": "EI (SURE + EI at σ_n)",
     "unrolled": "ours, unrolled network",
+    "filled": "ours, network on the first guess only",
 }
 
 
@@ -80,18 +80,18 @@ def open_training(data: Path, name: str) -> Any:
 def config_of(name: str, method: str, measurements: Any, steps: int) -> Any:
     from nediff.training.fitting import Plan, plan_run
 
-    kind = "unrolled" if method == "unrolled" else "edm"
-    recipe = "default" if method == "unrolled" else method
-    batch = 4 if name == "mri" else 16  # whole images
-    plan = Plan(steps=steps, recipe=recipe, kind=kind, batch=batch, seed=SEED)
+    kind = {"unrolled": "unrolled", "filled": "edm"}.get(method)  # or what is best for the operator
+    recipe = "default" if kind else method
+    plan = Plan(steps=steps, recipe=recipe, kind=kind, seed=SEED)
     return plan_run(measurements, problem_of(name), plan, "mri128" if name == "mri" else "cats64")
 
 
 def measure_rates(data: Path, name: str, rounds: int = 6) -> dict[str, float]:
-    """Seconds per step of each method, interleaved in one process: the median over rounds."""
+    """Seconds per step of each method, interleaved in one process (see training/pace.py)."""
     import torch
 
     from nediff.training.fitting import make_trainer
+    from nediff.training.pace import Pace
 
     torch.set_num_threads(1)
     noisy, problem = open_training(data, name), problem_of(name)
@@ -101,18 +101,11 @@ def measure_rates(data: Path, name: str, rounds: int = 6) -> dict[str, float]:
         m: make_trainer(config_of(name, m, noisy, 1000), noisy, None, problem)
         for m in PROBLEMS[name]
     }
-    seconds: dict[str, list[float]] = {m: [] for m in trainers}
-    for round_ in range(rounds + 1):
-        for method, trainer in trainers.items():
-            started = time.process_time()
-            for step in range(3):
-                trainer.step(3 * round_ + step)
-            if round_ > 0:  # the first is warm-up
-                seconds[method].append((time.process_time() - started) / 3)
-    return {
-        m: statistics.median(s) + trainers[m].rehearsal_seconds_per_step()
-        for m, s in seconds.items()
-    }
+    paces = {m: Pace(trainer, time.process_time) for m, trainer in trainers.items()}
+    for _ in range(rounds):
+        for pace in paces.values():
+            pace.measure()
+    return {m: pace.seconds_per_step() for m, pace in paces.items()}
 
 
 def run_piece(name: str, method: str, arguments: argparse.Namespace) -> None:
@@ -258,18 +251,25 @@ def _row(piece: dict[str, Any]) -> list[str]:
 
 
 def draw_pictures() -> None:
-    """docs/images/<problem>.jpg: photographs that may be shown (scikit-image's), restored."""
+    """docs/images/<problem>.jpg: pictures that may be shown (scikit-image's), restored."""
     from nediff.report.pictures import montage
     from nediff.restorer import Restorer
 
-    for name in ("inpainting", "demosaicing"):
-        runs = {m: WORK / name / m for m in PROBLEMS[name] if (WORK / name / m).exists()}
+    for name in PROBLEMS:
+        runs = {m: WORK / name / m for m in PROBLEMS[name] if _finished(WORK / name / m)}
         restorers = {m: Restorer.load(folder) for m, folder in runs.items()}
         if "default" in restorers:
-            rows = [_pictures(restorers, name, x, k) for k, x in enumerate(_photographs())]
+            pictures = _phantoms() if name == "mri" else _photographs()
+            rows = [_pictures(restorers, name, x, k) for k, x in enumerate(pictures)]
             path = Path("docs/images") / f"{name}.jpg"
             montage(rows, side=150).save(path, quality=90)
             print(path)
+
+
+def _finished(run: Path) -> bool:
+    from nediff.unmeasured import SPREAD_FILE
+
+    return (run / SPREAD_FILE).is_file()
 
 
 def _photographs() -> list[Any]:
@@ -284,24 +284,47 @@ def _photographs() -> list[Any]:
     return [np.asarray(c, dtype=np.float32).transpose(2, 0, 1) / 255 for c in cut]
 
 
+def _phantoms() -> list[Any]:
+    """The Shepp–Logan phantom, as it is and turned, (1, 128, 128): no patient's image."""
+    import numpy as np
+    from skimage.data import shepp_logan_phantom
+    from skimage.transform import resize
+
+    phantom = resize(shepp_logan_phantom(), (128, 128), anti_aliasing=True).astype(np.float32)
+    return [phantom[None], np.rot90(phantom)[None].copy()]
+
+
 def _pictures(restorers: dict[str, Any], name: str, x: Any, seed: int) -> list[tuple[str, Any]]:
+    import numpy as np
     import torch
 
     from nediff.randomness import derive_key, normal_field
     from nediff.report.pictures import heat, to_picture
 
     problem = problem_of(name)
-    here = problem.operator.window(0, 0, *x.shape[-2:])
-    noise = normal_field([derive_key("picture", seed)], *x.shape)
-    y = (here.A(torch.from_numpy(x)[None]) + SIGMA * here.mask_noise(noise))[0].numpy()
+    size = problem.measured_size(*x.shape[-2:])
+    here = problem.operator.window(0, 0, *size)
+    clear = here.A(here.as_image(torch.from_numpy(x)[None]))
+    noise = normal_field([derive_key("picture", seed)], *clear.shape[1:])
+    y = (clear + SIGMA * here.mask_noise(noise))[0].numpy()
+
+    def shown(image: Any) -> Any:
+        framed = here.frame(torch.as_tensor(image), *size).numpy()
+        return to_picture(
+            np.linalg.norm(framed, axis=0, keepdims=True) if name == "mri" else framed
+        )
+
     ours = restorers["default"]
     samples, post = ours.sample(y, 2, seed), ours.summarise(y, 16, seed)
-    row = [("truth", to_picture(x)), ("measured", to_picture(y))]
-    row += [("restored", to_picture(ours.restore(y))), ("a sample", to_picture(samples[0]))]
-    row += [("another", to_picture(samples[1])), ("error bar, 0 to 0.1", heat(post.sd, 0.1))]
+    first = here.fill(torch.from_numpy(y)[None])[0].numpy()
+    measured = ("zero-filled", shown(first)) if name == "mri" else ("measured", to_picture(y))
+    spread = here.frame(torch.as_tensor(post.sd), *size).numpy()
+    row = [("truth", shown(here.as_image(torch.from_numpy(x)[None])[0])), measured]
+    row += [("restored", shown(ours.restore(y))), ("a sample", shown(samples[0]))]
+    row += [("another", shown(samples[1])), ("error bar, 0 to 0.1", heat(spread, 0.1))]
     for method, words in (("paper", "as in the paper"), ("ei", "EI"), ("supervised", "supervised")):
         if method in restorers:
-            row.append((words, to_picture(restorers[method].restore(y))))
+            row.append((words, shown(restorers[method].restore(y))))
     return row
 
 

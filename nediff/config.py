@@ -122,7 +122,9 @@ class RecipeConfig(_Strict):
     """This share of each batch are posterior samples of the network itself, used as clean
     images (training/rehearsal.py) …"""
     rehearse_from: float = Field(default=0.5, gt=0, lt=1)
-    """… once this share of the steps is done."""
+    """… once this share of the steps is done …"""
+    rehearse_rounds: int = Field(default=1, ge=1)
+    """… and drawn anew so many times in all, at equal distances."""
 
     @model_validator(mode="after")
     def _pool_fits(self) -> RecipeConfig:

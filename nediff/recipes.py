@@ -48,14 +48,16 @@ loss, NE-SURE, unweighted and not pooled; `supervised` (needs clean images), `su
 (Consistent Diffusion, Daras et al.) are its baselines."""
 
 _FOR_OPERATORS: dict[str, RecipeConfig] = {
-    "paper": RecipeConfig(name="paper", loss="ne_sure", weighted=False, ei=1.0),
+    "paper": RecipeConfig(name="paper", loss="ne_sure", weighted=False, ei=0.1),
     "ei": RecipeConfig(name="ei", loss="sure", ei=1.0, ei_at_sigma=True),
     "default": RecipeConfig(name="default", loss="ne_r2r", matched=True, tau=1.0, ei=1.0),
     "ambient": RecipeConfig(name="ambient", loss="ambient", hide=0.1),
 }
 """With an operator that does not see everything, the paper adds its equivariance term. It compares
 with `ei`, SURE + EI at σ_n alone, and `ambient` (Ambient Diffusion, Daras et al.), which is given
-measurements WITHOUT noise."""
+measurements WITHOUT noise. The paper prints its term with weight one, but then it wins over
+NE-SURE, which shrinks with α², and the images go flat (inpainting: the PSNR that SURE estimates
+falls from 27 to 21 dB within 800 steps); with 0.1 they do not."""
 
 _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "cd": ("denoising",),
@@ -76,9 +78,21 @@ _DEFAULTS: dict[str, dict[str, object]] = {
         "rehearse": 0.5,
         "ei": 0.0,
     },
+    "mri": {
+        "hide": 0.5,
+        "rehearse": 0.5,
+        "rehearse_from": 0.3,
+        "rehearse_rounds": 2,
+        "ei": 0.0,
+    },
     "blur": {"pool": (1, 2, 4), "pool_weights": (0.3, 0.35, 0.35), "ei": 0.0},
     "super_resolution": {"pool": (1, 2, 4), "pool_weights": (0.3, 0.5, 0.2), "ei": 0.0},
-    "demosaicing": {"pool": (1, 2, 4), "pool_weights": (0.25, 0.3, 0.45), "ei": 0.0},
+    "demosaicing": {
+        "pool": (1, 2, 4),
+        "pool_weights": (0.25, 0.3, 0.45),
+        "rehearse": 0.5,
+        "ei": 0.0,
+    },
 }
 """What the default recipe changes for an operator."""
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 import nediff
 from nediff.data import Measurements, open_measurements
 from nediff.errors import NediffError
-from nediff.problem import Problem
+from nediff.problem import Problem, cartesian_mask
 from nediff.restorer import Restorer
+from nediff.training.fitting import Plan, plan_run
 from tests.instruments import centred_mask, some_mask
 
 SIGMA, H, W = 0.05, 20, 24
@@ -80,3 +81,19 @@ def test_the_range_of_k_space_begins_at_zero() -> None:
     simulated = opened(np.stack([pictures().image(i) for i in range(6)]), range=(-1, 3))
     with pytest.raises(NediffError, match="begins at 0"):
         fitted(simulated.simulate(SIGMA, 0, problem), problem)
+
+
+def test_whole_measurements_come_in_batches_of_as_many_pixels_as_crops() -> None:
+    """16 crops of 40² pixels are two scans of 128² or, at most, 16 of a small size."""
+    for side, scans in ((32, 16), (128, 2), (64, 6)):
+        images = np.random.default_rng(0).random((2, side, side), dtype=np.float32)
+        problem = Problem.mri(cartesian_mask((side, side), 4, 0), 0.1)
+        scan = open_measurements(images, axes="NHW", range=(0, 1)).simulate(0.1, 0, problem)
+        config = plan_run(scan, problem, Plan(steps=1), "")
+        assert config.training.batch == scans
+        assert config.network.kind == "unrolled"  # what does best with this operator
+        told = plan_run(scan, problem, Plan(steps=1, batch=5, kind="edm"), "")
+        assert (told.training.batch, told.network.kind) == (5, "edm")
+    noisy = open_measurements(images, axes="NHW", range=(0, 1))
+    config = plan_run(noisy, Problem.denoising(0.1), Plan(steps=1), "")
+    assert (config.training.batch, config.network.kind) == (16, "edm")

@@ -12,13 +12,19 @@ from torch import Tensor
 from nediff.config import RunConfig
 from nediff.data import Measurements, open_measurements
 from nediff.errors import NediffError
-from nediff.operators import LinearOperator
-from nediff.problem import Problem
+from nediff.operators import Fourier, LinearOperator
+from nediff.problem import Problem, cartesian_mask
 from nediff.randomness import Draws
 from nediff.recipes import recipe_named, rehearsal_loss
 from nediff.training.fitting import Plan, make_trainer, plan_run, run_training
-from nediff.training.loop import REHEARSAL_FILE, rehearsal_start
-from nediff.training.rehearsal import Rehearsal, draw_rehearsal, pixels_to_sample
+from nediff.training.loop import REHEARSAL_FILE, rehearsal_round, rehearsal_start
+from nediff.training.pace import Pace
+from nediff.training.rehearsal import (
+    SHARE_OF_WORK,
+    Rehearsal,
+    draw_rehearsal,
+    pixels_to_sample,
+)
 
 SIGMA, PRIOR = 0.1, 0.15
 """Clean pixels are independent, N(0.5, PRIOR²)."""
@@ -46,7 +52,7 @@ def planned(noisy: Measurements, **changes: object) -> RunConfig:
 
 def test_samples_have_the_law_of_clean_images(noisy: Measurements) -> None:
     """A denoised image is too smooth, a noisy one too rough; a posterior sample is neither."""
-    samples = draw_rehearsal(wiener, noisy, Problem.denoising(SIGMA), 40, 12 * 80**2, seed=1).y
+    samples = draw_rehearsal(wiener, noisy, Problem.denoising(SIGMA), 40, 12 * 80**2, seed=1).x
     assert samples.shape == (12, 1, 80, 80)
     # 76 800 pixels: the standard error of the variance is 0.5 %; six calls add 2 to 3 % in sd
     assert samples.std().item() == pytest.approx(PRIOR, rel=0.04)
@@ -56,16 +62,16 @@ def test_samples_have_the_law_of_clean_images(noisy: Measurements) -> None:
 
 def test_samples_depend_on_weights_and_seed_alone(noisy: Measurements) -> None:
     problem = Problem.denoising(SIGMA)
-    few, more = (draw_rehearsal(wiener, noisy, problem, 40, n * 80**2, seed=1).y for n in (2, 3))
+    few, more = (draw_rehearsal(wiener, noisy, problem, 40, n * 80**2, seed=1).x for n in (2, 3))
     torch.testing.assert_close(few, more[:2])
-    other = draw_rehearsal(wiener, noisy, problem, 40, 2 * 80**2, seed=2).y
+    other = draw_rehearsal(wiener, noisy, problem, 40, 2 * 80**2, seed=2).x
     assert not torch.allclose(few, other)
 
 
 def test_small_images_are_sampled_whole() -> None:
     small = np.random.default_rng(0).normal(0.5, 0.2, size=(3, 26, 30)).astype(np.float32)
     images = open_measurements(small, axes="NHW", range=(0, 1))
-    samples = draw_rehearsal(wiener, images, Problem.denoising(SIGMA), 24, 100, seed=1).y
+    samples = draw_rehearsal(wiener, images, Problem.denoising(SIGMA), 24, 100, seed=1).x
     assert samples.shape == (1, 1, 24, 24)
 
 
@@ -111,7 +117,7 @@ def test_a_run_rehearses_from_its_start_on_and_keeps_what_it_drew(
     assert sorted(s for _, samples, _ in after for s in samples) == list(range(48, 52))
     rehearsed, samples, _ = after[-1]
     assert (rehearsed, samples) == (True, [50, 51])
-    assert (tmp_path / REHEARSAL_FILE).is_file()
+    assert (tmp_path / REHEARSAL_FILE.format(1)).is_file()
 
 
 def test_a_resumed_run_uses_the_samples_it_drew(noisy: Measurements, tmp_path: Path) -> None:
@@ -122,24 +128,57 @@ def test_a_resumed_run_uses_the_samples_it_drew(noisy: Measurements, tmp_path: P
     drawn.resume(tmp_path)
     assert drawn.progress.step == 15
     assert drawn.rehearsal is not None
-    (tmp_path / REHEARSAL_FILE).unlink()
+    (tmp_path / REHEARSAL_FILE.format(1)).unlink()
     lost = make_trainer(config, noisy, tmp_path)
-    with pytest.raises(NediffError, match=r"rehearsal\.safetensors is missing"):
+    with pytest.raises(NediffError, match=r"rehearsal-1\.safetensors is missing"):
         lost.resume(tmp_path)
+
+
+def test_samples_are_drawn_anew_for_each_round(noisy: Measurements, tmp_path: Path) -> None:
+    """Resumed in the second round, or before it, a run ends with the same weights."""
+    config = planned(noisy, rehearse_rounds=2)
+    assert [rehearsal_start(config, k) for k in (1, 2)] == [12, 18]
+    assert [rehearsal_round(config, step) for step in (11, 12, 17, 18)] == [0, 1, 1, 2]
+    run_training(config, noisy, tmp_path / "whole")
+    one, two = (Rehearsal.load(tmp_path / "whole" / REHEARSAL_FILE.format(k)) for k in (1, 2))
+    assert one.x.shape == two.x.shape
+    assert not torch.equal(one.x, two.x)
+    for stop_at in (15, 18, 21):
+        folder = tmp_path / f"stopped at {stop_at}"
+        asked = iter(range(1, 100))
+        run_training(config, noisy, folder, stop=lambda n=stop_at, a=asked: next(a) == n)
+        run_training(config, noisy, folder)
+        for name in ("model.safetensors", REHEARSAL_FILE.format(2)):
+            assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_without_rehearsal_nothing_is_drawn(noisy: Measurements, tmp_path: Path) -> None:
     config = planned(noisy, rehearse=0.0)
     run_training(config, noisy, tmp_path)
-    assert not (tmp_path / REHEARSAL_FILE).exists()
-    assert make_trainer(config, noisy, None).rehearsal_seconds_per_step() == 0.0
+    assert not (tmp_path / REHEARSAL_FILE.format(1)).exists()
 
 
-def test_samples_of_a_mosaic_are_gathered_into_complete_coarse_images() -> None:
-    """Of a scene of three flat colours: what is gathered is flat too, and shown as a mosaic."""
+def test_the_pace_counts_both_phases_and_the_drawing(noisy: Measurements) -> None:
+    """By a clock that ticks once per look: what is counted is how often it is looked at."""
+    ticks = iter(range(1000))
+    for share, phases, drawing in ((0.0, 1, 0), (0.5, 2, 1)):
+        trainer = make_trainer(planned(noisy, rehearse=share), noisy, None)
+        pace = Pace(trainer, clock=lambda: float(next(ticks)))
+        took = [pace.measure(steps=2) for _ in range(2)]
+        assert took == [phases, phases]  # one tick for each phase
+        per_step = 0.5  # of two steps
+        if drawing:
+            assert trainer.rehearsal is not None
+            pixels = trainer.rehearsal.x[:, 0].numel()
+            per_step += SHARE_OF_WORK * 4 * 24**2 / pixels
+        assert pace.seconds_per_step() == pytest.approx(per_step)
+
+
+def test_samples_of_a_mosaic_are_pooled_into_complete_coarse_images() -> None:
+    """Of a scene of three flat colours: what is pooled is flat too, and shown as a mosaic."""
     problem = Problem.demosaicing(SIGMA)
     colours = torch.tensor([0.2, 0.5, 0.8]).view(1, 3, 1, 1).expand(2, 3, 64, 64)
-    rehearsal = Rehearsal(problem.A(colours), torch.zeros(2, 2, dtype=torch.int64))
+    rehearsal = Rehearsal(colours, torch.zeros(2, 2, dtype=torch.int64))
     groups = rehearsal.groups(range(60), problem, 40, recipe_named("default", problem.kind), 0)
     sizes = {batch.y.shape[-1]: batch for _, batch in groups}
     assert set(sizes) == {40, 32, 16}  # as they are, by two, by four
@@ -156,7 +195,7 @@ def test_samples_of_a_blur_are_blurred_again() -> None:
     """The rehearsal loss of a network that knows the pooled image is zero; of another it is not."""
     problem = Problem.blur(torch.full((3, 3), 1 / 9), SIGMA, 1)
     images = torch.rand(2, 1, 66, 66, generator=torch.Generator().manual_seed(0))
-    rehearsal = Rehearsal(problem.A(images), torch.zeros(2, 2, dtype=torch.int64))
+    rehearsal = Rehearsal(images, torch.zeros(2, 2, dtype=torch.int64))
     recipe = recipe_named("default", "blur").model_copy(
         update={"pool": (2,), "pool_weights": (1.0,)}
     )
@@ -174,3 +213,27 @@ def test_samples_of_a_blur_are_blurred_again() -> None:
     assert seen[0].std().item() == pytest.approx(1, abs=0.07)
     other = rehearsal_loss(recipe, lambda y, s, a: a.fill(y), batch, draws)
     assert other.min() > 0
+
+
+def test_samples_of_a_scan_are_turned_and_other_lines_of_them_are_known() -> None:
+    """Judged on lines that were measured of the sample, shown those that the instrument sees."""
+    problem = Problem.mri(cartesian_mask((32, 32), 3, 0), SIGMA)
+    operator = problem.operator
+    assert isinstance(operator, Fourier)
+    generator = torch.Generator().manual_seed(0)
+    measured = operator.mask_noise(torch.randn(3, 2, 32, 32, generator=generator))
+    # what was not measured of the samples is invented: here, a value that would be noticed
+    kspace = measured + 1000 * (1 - operator.mask)
+    images = Fourier(torch.ones(32, 32)).A_adjoint(kspace)
+    rehearsal = Rehearsal(images, torch.zeros(3, 2, dtype=torch.int64))
+    recipe = recipe_named("default", "mri").model_copy(update={"hide": 0.0})
+    ((samples, batch),) = rehearsal.groups(range(16), problem, 40, recipe, 0)
+    assert batch.given is not None
+    known = batch.problem.operator.mask_noise(torch.ones_like(batch.y))
+    shown = batch.given.mask_noise(torch.ones_like(batch.y))
+    assert torch.equal(shown, operator.mask.expand_as(shown))
+    assert (known.sum() - shown.sum()) / shown.sum() > 0.4  # many more lines are known than shown
+    hidden = known * (1 - shown)
+    assert (batch.y * hidden).abs().max() < 100  # and none of those is invented
+    level = rehearsal_loss(recipe, lambda y, s, a: a.A_adjoint(y), batch, Draws(0, "l", samples))
+    assert torch.isfinite(level).all()

@@ -89,10 +89,17 @@ def train(
     ] = "default",
     size: Annotated[Size, typer.Option(help="Network size.")] = Size.small,
     kind: Annotated[
-        Kind, typer.Option(help="Network kind; unrolled uses the operator itself, several times.")
-    ] = Kind.edm,
+        Optional[Kind],  # noqa: UP045
+        typer.Option(
+            help="Network kind; unrolled uses the operator itself, several times. Unless told, "
+            "what does best with the operator."
+        ),
+    ] = None,
     crop: Annotated[int, typer.Option(min=16, help="Side of the training crops.")] = 40,
-    batch: Annotated[int, typer.Option(min=1, help="Crops per step.")] = 16,
+    batch: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Crops per step: 16, or fewer whole measurements (MRI)."),
+    ] = None,
     seed: SeedOption = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     simulate: Annotated[
@@ -122,7 +129,7 @@ def train(
     from nediff.cli.train import TrainRequest, run_train
     from nediff.training.fitting import Plan
 
-    plan = Plan(minutes, steps, recipe, size.value, kind.value, crop, batch, seed=seed)
+    plan = Plan(minutes, steps, recipe, size.value, _value(kind), crop, batch, seed=seed)
     options = OperatorOptions(
         _value(operator),
         mask,

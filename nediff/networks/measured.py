@@ -22,9 +22,10 @@ def expected_error(known: Tensor, sigma: Tensor, fill_error: float | Tensor) -> 
 class FilledDenoiser(Denoiser):
     """D = m + c_skip u + c_out F([c_in u, guide], σ), u = fill(y) − m.
 
-    EDM's coefficients suit pixels that are measured. Where nothing is, the answer may be
-    anywhere near the fill, so there c_skip = 1 and c_out is of the order of the fill's error.
-    The fill commutes with y → αy + μA1.
+    EDM's coefficients suit what is measured with noise σ: pixels of a mask, lines of k-space.
+    In the open part (of an image that is blurred, all of it) the answer may be anywhere near the
+    fill, so there c_skip = 1 and c_out is of the order of the fill's error. The fill commutes
+    with y → αy + μA1.
     """
 
     def __init__(
@@ -44,12 +45,19 @@ class FilledDenoiser(Denoiser):
         operator = operator or Identity()
         filled = operator.fill(y)
         mean = channel_means(filled) if mean is None else mean[:, :, None, None]
-        u, known = filled - mean, operator.known(filled)
+        u = filled - mean
         v = expand(sigma).square() + self.sigma_data**2
-        c_skip = 1 - known * (1 - self.sigma_data**2 / v)
-        c_out = expected_error(known, sigma, self.fill_error) * self.sigma_data * v.rsqrt()
         out = apply_network(self.network, v.rsqrt() * u, operator.guide(u), sigma, self.multiple)
-        return mean + c_skip * u + c_out * out
+        error = self.sigma_data * v.rsqrt() * _expected(out, sigma, self.fill_error, operator)
+        shrunk = (1 - self.sigma_data**2 / v) * (u - operator.open_part(u))
+        return mean + u - shrunk + error
+
+
+def _expected(out: Tensor, sigma: Tensor, fill_error: float, operator: LinearOperator) -> Tensor:
+    """σ times what ``out`` says of the measured part, `expected_error` times the rest."""
+    missing = operator.open_part(out)
+    larger = (expand(sigma).square() + fill_error**2).sqrt()
+    return expand(sigma) * (out - missing) + larger * missing
 
 
 def apply_network(
@@ -66,8 +74,9 @@ class UnrolledDenoiser(Denoiser):
     """A few steps of: agree with the measurement, then let a network correct.
 
     x₀ = fill(y); r = Aᵀ(y − A x); x ← x + t r + c F([x − m, r, guide], σ), with a step t and a
-    network for each stage. The residual r tells the network what the instrument says against x,
-    which a first guess alone cannot show where A mixes distant pixels (blur, MRI).
+    network for each stage, and c as in `FilledDenoiser`. The residual r tells the network what
+    the instrument says against x, which a first guess alone cannot show where A mixes distant
+    pixels (blur, MRI).
     """
 
     def __init__(
@@ -89,11 +98,10 @@ class UnrolledDenoiser(Denoiser):
         x = operator.fill(y)
         mean = channel_means(x) if mean is None else mean[:, :, None, None]
         c_in = (expand(sigma).square() + self.sigma_data**2).rsqrt()
-        c_out = expected_error(operator.known(x), sigma, self.fill_error)
         guide = operator.guide(x)
         for step, network in zip(self.steps, self.networks, strict=True):
             residual = operator.A_adjoint(y - operator.A(x)) * operator.step
             inputs = torch.cat([c_in * (x - mean), residual / self.fill_error], dim=1)
             correction = apply_network(network, inputs, guide, sigma, self.multiple)
-            x = x + step * residual + c_out * correction
+            x = x + step * residual + _expected(correction, sigma, self.fill_error, operator)
         return x

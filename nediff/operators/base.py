@@ -93,6 +93,13 @@ class LinearOperator(ABC):
         """1 where a pixel of the image x is itself measured (with noise σ), 0 elsewhere."""
         return torch.zeros_like(x)
 
+    def open_part(self, x: Tensor) -> Tensor:
+        """The part of images x (B, C, H, W) that is not measured with noise σ, but worse or not.
+
+        Zero for what A keeps as it is, x itself where A weakens everything.
+        """
+        return x
+
     def without(self, chance: Tensor, share: Tensor) -> LinearOperator | None:
         """This operator with measured values left out, those whose ``chance`` is under ``share``.
 
@@ -189,6 +196,10 @@ class Identity(LinearOperator):
         return torch.ones_like(x)
 
     def unseen(self, x: Tensor) -> Tensor:
+        """Nothing."""
+        return torch.zeros_like(x)
+
+    def open_part(self, x: Tensor) -> Tensor:
         """Nothing."""
         return torch.zeros_like(x)
 

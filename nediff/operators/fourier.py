@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from nediff.operators.base import LinearOperator, for_batch
+from nediff.operators.base import LinearOperator, for_batch, turn
 
 
 class Fourier(LinearOperator):
@@ -44,6 +46,10 @@ class Fourier(LinearOperator):
         """F⁻¹ ((1 − m) ⊙ F x)."""
         return x - self.A_adjoint(self.A(x))
 
+    def open_part(self, x: Tensor) -> Tensor:
+        """What is not measured; the rest is, with noise σ."""
+        return self.unseen(x)
+
     def unseen_share(self, x: Tensor) -> Tensor:
         """The share of k-space that is not sampled."""
         sampled = self.mask.to(x).mean(dim=(-2, -1)).view(-1, 1, 1, 1)
@@ -77,6 +83,26 @@ class Fourier(LinearOperator):
     def fill(self, y: Tensor) -> Tensor:
         """The zero-filled image: constants pass if the centre of k-space is measured."""
         return self.A_adjoint(y)
+
+    def moved(self, k: int) -> Fourier:
+        """What is known of the k-space of an image turned by turn number k: the mask turned too.
+
+        The lines may be others then: A sees lines of the turned image that are known of it.
+        """
+        if self.mask.ndim != 2:
+            raise ValueError("only the mask of one instrument can be moved")
+        generator = torch.Generator().manual_seed(0)
+        white = torch.randn((1, 2, *self.mask.shape), generator=generator)
+        whole = Fourier(torch.ones_like(self.mask))
+        seen = whole.A(turn(whole.A_adjoint(self.mask_noise(white)), k))
+        return Fourier((seen.abs().amax(dim=(0, 1)) > 1e-4).float())
+
+    def stack(self, others: Sequence[LinearOperator]) -> Fourier:
+        """One mask per image, if they differ."""
+        masks = [self.mask, *(o.mask for o in others if isinstance(o, Fourier))]
+        if all(torch.equal(masks[0], m) for m in masks):
+            return self
+        return Fourier(torch.stack(masks)[:, None])
 
     def to(self, device: torch.device | str) -> Fourier:
         return Fourier(self.mask.to(device))

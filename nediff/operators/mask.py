@@ -68,6 +68,10 @@ class Mask(LinearOperator):
         """(1 − m) ⊙ x."""
         return x - self.A(x)
 
+    def open_part(self, x: Tensor) -> Tensor:
+        """What is not measured; the rest is, with noise σ."""
+        return self.unseen(x)
+
     def unseen_share(self, x: Tensor) -> Tensor:
         """1 − m."""
         return 1 - self.known(x)

@@ -15,11 +15,11 @@ from nediff.problem import Problem
 from nediff.randomness import Draws, derive_key
 from nediff.recipes import Batch
 from nediff.training.crops import (
-    LEAST_POOLED_CROP,
     Crop,
     blocks,
     choices,
     coarser,
+    fitting_factor,
     offset,
     stack_by_size,
 )
@@ -75,13 +75,8 @@ class BatchSource:
         operator = self.problem.operator
         if operator.crop_step is None:
             return _Window(index, 1, height, width, 0, 0, 0)
-        f = self._factor_of(factor)
+        f, size = fitting_factor(self._factor_of(factor), lambda f: self._size(f, height, width))
         by = blocks(operator, f)
-        size = self.crop
-        if self.crop * by > min(height, width):
-            size = min(height, width) // by // 8 * 8
-        if size < LEAST_POOLED_CROP:
-            f, by, size = 1, 1, self.crop
         side, step = size * by, operator.crop_step
         return _Window(
             index,
@@ -92,6 +87,15 @@ class BatchSource:
             offset(left, width - side, step),
             int(turn * 8) if operator.turns else 0,
         )
+
+    def _size(self, factor: int, height: int, width: int) -> int:
+        """The side of a crop pooled by ``factor``, as far as the image allows; 0 if it does not."""
+        by = blocks(self.problem.operator, factor)
+        if by == 0:  # less than the stride: there is no such coarser image
+            return 0
+        if self.crop * by <= min(height, width):
+            return self.crop
+        return min(height, width) // by // 8 * 8
 
     def _cut(self, window: _Window, sample: int) -> Crop:
         """Read the crop, lift it to a measurement, pool it and turn it, and its operator too."""

@@ -57,6 +57,13 @@ def choices(factors: Sequence[int], weights: Sequence[float]) -> Callable[[float
     return lambda unit: factors[min(bisect_right(steps, unit), len(factors) - 1)]
 
 
+def fitting_factor(factor: int, size_of: Callable[[int], int]) -> tuple[int, int]:
+    """The factor, or the next half of it whose crops are large enough, and the size of these."""
+    while factor > 1 and size_of(factor) < LEAST_POOLED_CROP:
+        factor = factor // 2 if factor % 2 == 0 else 1
+    return factor, size_of(factor)
+
+
 def blocks(operator: LinearOperator, factor: int) -> int:
     """By how much a measurement is pooled for an image coarser by ``factor``."""
     if not isinstance(operator, Convolution) or factor == 1:

@@ -33,11 +33,15 @@ from nediff.runs import (
     save_problem,
 )
 from nediff.training.loop import Observer, Trainer
+from nediff.training.pace import Pace
 from nediff.training.spread import can_learn_spread, with_spread
 from nediff.training.state import STATE_FILE
 
 VALIDATIONS = 20
 """How often a run looks at its held-out images."""
+BEST_NETWORKS = {"mri": "unrolled"}
+"""The kind of network that does best with an operator, where it is not `edm`
+(docs/results/operators)."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,11 @@ class Plan:
     steps: int | None = None
     recipe: str | RecipeConfig = "default"
     size: str = "small"
-    kind: str = "edm"
+    kind: str | None = None
+    """None for what does best with the operator."""
     crop: int = 40
-    batch: int = 16
+    batch: int | None = None
+    """None for 16 crops or, where measurements are taken whole, as many as have as many pixels."""
     learning_rate: float = 1e-3
     seed: int = 0
 
@@ -164,7 +170,7 @@ def _configure(
         network=NetworkConfig.model_validate(
             {
                 "size": plan.size,
-                "kind": plan.kind,
+                "kind": plan.kind or _best_network(plan, problem),
                 "channels": problem.channels,
                 "guides": problem.operator.guides,
                 "measured": problem.kind != "denoising",
@@ -175,7 +181,7 @@ def _configure(
         recipe=_recipe(plan, problem),
         training=TrainingConfig(
             steps=1,
-            batch=plan.batch,
+            batch=plan.batch or _batch(plan, measurements, problem),
             crop=plan.crop,
             # Muon is tried and tested on our own U-Nets; the paper's network trains with Adam
             optimizer="adam" if plan.size == "paper" else "muon",
@@ -184,6 +190,19 @@ def _configure(
         ),
     )
     return config if plan.steps is None else _with_steps(config, plan.steps, None)
+
+
+def _best_network(plan: Plan, problem: Problem) -> str:
+    return "edm" if plan.size == "paper" else BEST_NETWORKS.get(problem.kind, "edm")
+
+
+def _batch(plan: Plan, measurements: Measurements, problem: Problem, crops: int = 16) -> int:
+    """So many crops, or whole measurements with as many pixels in all."""
+    if problem.operator.crop_step is not None:
+        return crops
+    pixels = sum(h * w for h, w in map(measurements.size, range(len(measurements))))
+    wanted = crops * plan.crop**2 * len(measurements) / pixels
+    return min(max(round(wanted), 2), crops)
 
 
 def _recipe(plan: Plan, problem: Problem) -> RecipeConfig:
@@ -240,17 +259,14 @@ def steps_within(
     if not 0 < minutes < math.inf:
         raise NediffError(f"The budget must be more than 0 minutes and finite, not {minutes:g}.")
     trial = make_trainer(_with_steps(config, 1000, None), measurements, None, problem)
-    seconds: list[float] = []
-    while len(seconds) < 8 or (sum(seconds) < 8.0 and len(seconds) < 200):
-        started = time.perf_counter()
-        trial.step(len(seconds))
-        seconds.append(time.perf_counter() - started)
-    late = seconds[len(seconds) // 2 :]  # the first steps also fill caches
-    per_step = sum(late) / len(late)
+    pace, measured, rounds = Pace(trial), 0.0, 0
+    while rounds < 4 or (measured < 8.0 and rounds < 60):
+        measured += pace.measure()
+        rounds += 1
+    per_step = pace.seconds_per_step()
     started = time.perf_counter()
     trial.validate(None)
     per_validation = time.perf_counter() - started
-    per_step += trial.rehearsal_seconds_per_step()
     if can_learn_spread(trial.problem):
         per_step *= 1.06  # a tenth as many steps of a small network afterwards
     return max(1, int((60 * minutes - VALIDATIONS * per_validation) / per_step))

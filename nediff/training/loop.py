@@ -18,7 +18,7 @@ from nediff.errors import NediffError
 from nediff.networks import build_denoiser
 from nediff.operators import LinearOperator
 from nediff.problem import Problem
-from nediff.randomness import Draws
+from nediff.randomness import Draws, derive_key
 from nediff.recipes import Batch, rehearsal_loss, training_loss
 from nediff.runs import save_weights
 from nediff.training.batches import BatchSource
@@ -34,12 +34,23 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-REHEARSAL_FILE = "state/rehearsal.safetensors"
+REHEARSAL_FILE = "state/rehearsal-{}.safetensors"
+"""The samples drawn for each round: a resumed run must use the same."""
 
 
-def rehearsal_start(config: RunConfig) -> int:
-    """The step from which on a run trains on samples of its own too."""
-    return int(config.recipe.rehearse_from * config.training.steps)
+def rehearsal_start(config: RunConfig, round_: int = 1) -> int:
+    """The step from which on a run trains on samples of its own, those of this round."""
+    recipe = config.recipe
+    later = (1 - recipe.rehearse_from) * (round_ - 1) / recipe.rehearse_rounds
+    return int((recipe.rehearse_from + later) * config.training.steps)
+
+
+def rehearsal_round(config: RunConfig, step: int) -> int:
+    """Which round of samples a step trains on; 0 for none."""
+    if not config.recipe.rehearse:
+        return 0
+    rounds = range(1, config.recipe.rehearse_rounds + 1)
+    return sum(1 for k in rounds if step >= rehearsal_start(config, k))
 
 
 class Observer(Protocol):
@@ -91,6 +102,7 @@ class Trainer:
         self.validation = SureValidation(heldout, problem, settings.seed)
         self.progress = Progress()
         self.rehearsal: Rehearsal | None = None
+        self._round = 0
         self.best: dict[str, Tensor] = {k: v.clone() for k, v in self.ema.weights.items()}
 
     @property
@@ -102,8 +114,9 @@ class Trainer:
     def resume(self, folder: Path) -> None:
         """Go on from the state in ``folder``."""
         self.progress = load_state(folder, self.bare_model, self._averages, self.bare_optimizer)
-        if self.config.recipe.rehearse and self.progress.step > rehearsal_start(self.config):
-            self.rehearsal = Rehearsal.load(folder / REHEARSAL_FILE)
+        self._round = rehearsal_round(self.config, self.progress.step - 1)
+        if self._round:
+            self.rehearsal = Rehearsal.load(folder / REHEARSAL_FILE.format(self._round))
 
     @property
     def bare_optimizer(self) -> torch.optim.Optimizer:
@@ -144,14 +157,13 @@ class Trainer:
     def _groups(self, step: int) -> list[tuple[bool, list[int], Batch]]:
         """The batch of a step: measurements and, late in a run (True), samples of our own."""
         recipe, settings = self.config.recipe, self.config.training
-        rehearsed = 0
-        if step >= rehearsal_start(self.config):
-            rehearsed = round(recipe.rehearse * settings.batch)
+        round_ = rehearsal_round(self.config, step)
+        rehearsed = round(recipe.rehearse * settings.batch) if round_ else 0
         measured = settings.batch - rehearsed
         groups = [(False, *group) for group in self.batches.groups(step, measured)]
         if rehearsed:
-            if self.rehearsal is None:
-                self.rehearsal = self._draw_rehearsal()
+            if self.rehearsal is None or round_ > self._round:
+                self.rehearsal, self._round = self._draw_rehearsal(round_), round_
             last = (step + 1) * settings.batch
             samples = list(range(last - rehearsed, last))
             drawn = self.rehearsal.groups(
@@ -160,32 +172,29 @@ class Trainer:
             groups += [(True, *group) for group in drawn]
         return groups
 
-    def _draw_rehearsal(self) -> Rehearsal:
+    def _draw_rehearsal(self, round_: int) -> Rehearsal:
         """Samples by the averaged weights, kept on disk too: a resumed run must use the same."""
         settings = self.config.training
-        drawn = self._rehearsal_of(pixels_to_sample(settings.steps, settings.batch, settings.crop))
+        pixels = pixels_to_sample(settings.steps, settings.batch, self.side)
+        drawn = self.rehearsal_of(pixels // self.config.recipe.rehearse_rounds, round_)
         if self.folder is not None and self.accelerator.is_main_process:
-            drawn.save(self.folder / REHEARSAL_FILE)
+            drawn.save(self.folder / REHEARSAL_FILE.format(round_))
         return drawn
 
     @torch.no_grad()
-    def _rehearsal_of(self, pixels: int) -> Rehearsal:
+    def rehearsal_of(self, pixels: int, round_: int = 1) -> Rehearsal:
+        """Samples of so many pixels in all, by the averaged weights."""
         train, settings = self.batches.measurements, self.config.training
-        device = self.accelerator.device
+        device, seed = self.accelerator.device, derive_key("round", settings.seed, round_)
         return draw_rehearsal(
-            self.averaged, train, self.problem, settings.crop, pixels, settings.seed, device
+            self.averaged, train, self.problem, settings.crop, pixels, seed, device
         )
 
-    def rehearsal_seconds_per_step(self) -> float:
-        """What drawing samples adds to the time of each step, measured on a few."""
-        settings = self.config.training
-        if not self.config.recipe.rehearse:
-            return 0.0
-        self._rehearsal_of(1)  # caches
-        started = time.perf_counter()
-        drawn = self._rehearsal_of(4 * settings.crop**2)
-        per_pixel = (time.perf_counter() - started) / drawn.y[:, 0].numel()
-        return per_pixel * pixels_to_sample(1, settings.batch, settings.crop)
+    @property
+    def side(self) -> int:
+        """Of the squares that a batch is made of: crops, or whole measurements."""
+        whole = self.problem.operator.crop_step is None
+        return self.batches.measurements.min_size if whole else self.config.training.crop
 
     def averaged(self, y: Tensor, sigma: Tensor, operator: LinearOperator) -> Tensor:
         """D(y, σ) with the averaged weights."""

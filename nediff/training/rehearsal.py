@@ -5,14 +5,16 @@ images: at full contrast and full resolution, which neither a rescaled nor a poo
 can show. Training on such samples is one round of Monte Carlo expectation–maximisation. The
 measurements stay in every batch, so that the network cannot drift away with its own opinions.
 
-With an operator only A x is sampled (METHOD.md §4), so only A x is kept: a measurement without
-noise. Pooled like other measurements, it shows the network what it does not see.
+With an operator only A x is sampled (METHOD.md §4), so at full resolution only A x is a target.
+Pooled, a sample is a complete image of which each pixel is measured in part, and averages over
+what is not: the network is shown a measurement of it, and judged by all of it. Of a scan (MRI),
+turned, other lines are known than the instrument would see.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,59 +23,48 @@ from torch import Tensor
 from nediff.config import RecipeConfig
 from nediff.data import Measurements
 from nediff.errors import NediffError
+from nediff.operators import Fourier, Identity, LinearOperator, Mask, turn
+from nediff.pooling import pool
 from nediff.problem import Problem
 from nediff.randomness import Draws, derive_key
 from nediff.recipes import Batch, Network
 from nediff.runs import read_tensors, write_tensors
 from nediff.sampling import SamplerSettings, sample_posterior
-from nediff.training.crops import (
-    LEAST_POOLED_CROP,
-    Crop,
-    blocks,
-    choices,
-    coarser,
-    offset,
-    stack_by_size,
-)
+from nediff.training.crops import Crop, choices, fitting_factor, offset, stack_by_size
 
 SIDE, MARGIN = 96, 8
-"""Samples are drawn of squares of this side, and so much is cut off at their borders, where
-the network cannot see what lies outside."""
+"""Samples are drawn of squares of this side and, unless these are whole images, so much is cut
+off at their borders, where the network cannot see what lies outside."""
 SETTINGS = SamplerSettings(steps=6)
 SHARE_OF_WORK = 1 / 25
 """Pixels sampled for each pixel that a run trains on."""
 
 
-def pixels_to_sample(steps: int, batch: int, crop: int) -> int:
-    """So many that drawing them takes about a tenth of the time of training."""
-    return int(SHARE_OF_WORK * steps * batch * crop**2)
+def pixels_to_sample(steps: int, batch: int, side: int) -> int:
+    """So many that drawing them takes about a tenth of the time of training on such squares."""
+    return int(SHARE_OF_WORK * steps * batch * side**2)
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Noise-free measurements A x of posterior samples, (N, C, h, w).
+    """Posterior samples x (N, C, H, W) of parts of images.
 
-    ``corners`` (N, 2) say where in the measurements they lie, on which the operator depends.
+    ``corners`` (N, 2) say where in the images they lie, on which a mask depends.
     """
 
-    y: Tensor
+    x: Tensor
     corners: Tensor
 
     def groups(
         self, samples: Sequence[int], problem: Problem, crop: int, recipe: RecipeConfig, seed: int
     ) -> list[tuple[list[int], Batch]]:
-        """Crops, one for each global sample index, as measurements without noise.
-
-        Where something is unmeasured they are pooled as the recipe says: a pooled crop shows
-        what a measurement of the coarser image would not have seen.
-        """
+        """Crops, one for each global sample index, as measurements without noise."""
         draws = Draws(seed, "rehearsal crops", samples)
         columns = [draws.uniform().double().tolist() for _ in range(5)]
         pooled = problem.kind != "denoising"
         factors = choices(recipe.pool, recipe.pool_weights) if pooled else choices((1,), (1.0,))
         crops = [
-            self._cut(numbers, problem, crop, factors, derive_key("rehearsal pool", seed, sample))
-            for sample, numbers in zip(samples, zip(*columns, strict=True), strict=True)
+            self._cut(numbers, problem, crop, factors) for numbers in zip(*columns, strict=True)
         ]
         return stack_by_size(samples, crops, problem)
 
@@ -83,41 +74,62 @@ class Rehearsal:
         problem: Problem,
         crop: int,
         factors: Callable[[float], int],
-        key: int,
     ) -> Crop:
         """Five uniform numbers → one crop, pooled and turned; its noise is that to be added."""
         which, factor, down, right, way = numbers
-        k = min(int(which * len(self.y)), len(self.y) - 1)
-        height, width = self.y.shape[-2:]
-        step = problem.operator.crop_step
+        k = min(int(which * len(self.x)), len(self.x) - 1)
+        x, operator, number = self.x[k : k + 1], problem.operator, int(way * 8)
+        if isinstance(operator, Fourier):
+            return _turned_scan(x, problem.sigma, operator, number)
+        step = operator.crop_step
         if step is None:
-            return Crop(self.y[k : k + 1], problem.sigma, problem.operator)
-        f = factors(factor)
-        by = blocks(problem.operator, f)
-        size = min(crop, height // by, width // by) // step * step
-        if f > 1 and size < LEAST_POOLED_CROP:
-            f, by, size = 1, 1, min(crop, height, width) // step * step
-        top, left = offset(down, height - size * by, step), offset(right, width - size * by, step)
-        at = (int(self.corners[k, 0]) + top, int(self.corners[k, 1]) + left)
-        y = self.y[k : k + 1, :, top : top + size * by, left : left + size * by]
-        out = Crop(y, 0.0, problem.operator.window(*at, size * by, size * by))
-        if f > 1:
-            out = coarser(out, f, problem.operator, at, key)
-        return replace(out, sigma=problem.sigma).turned(
-            int(way * 8) if problem.operator.turns else 0
+            return Crop(operator.A(x), problem.sigma, operator)
+        height, width = x.shape[-2:]
+        wanted = operator.image_size(crop, crop)[0]
+        f, size = fitting_factor(
+            factors(factor), lambda f: min(wanted, height // f, width // f) // step * step
         )
+        side = operator.image_size(*operator.measured_size(size, size))[0]  # a stride may fit less
+        top, left = offset(down, height - side * f, step), offset(right, width - side * f, step)
+        part = x[..., top : top + side * f, left : left + side * f]
+        at = (int(self.corners[k, 0]) + top, int(self.corners[k, 1]) + left)
+        here = operator.window(*at, side, side)
+        return _measured(part, f, here, problem.sigma).turned(number if operator.turns else 0)
 
     def save(self, path: Path) -> None:
         """Write a safetensors file."""
-        write_tensors(path, {"y": self.y, "corners": self.corners})
+        write_tensors(path, {"x": self.x, "corners": self.corners})
 
     @classmethod
     def load(cls, path: Path) -> Rehearsal:
         """What a run had drawn before it was interrupted."""
         tensors, _ = read_tensors(path)
-        if tensors.keys() != {"y", "corners"} or len(tensors["y"]) != len(tensors["corners"]):
+        if tensors.keys() != {"x", "corners"} or len(tensors["x"]) != len(tensors["corners"]):
             raise NediffError(f"{path} does not hold the samples of this run; start it anew.")
-        return cls(tensors["y"], tensors["corners"])
+        return cls(tensors["x"], tensors["corners"])
+
+
+def _measured(x: Tensor, factor: int, operator: LinearOperator, sigma: float) -> Crop:
+    """A x as all that is known of x; or, pooled, all of the coarser x, of which A x is shown."""
+    if factor == 1:
+        return Crop(operator.A(x), sigma, operator)
+    coarse = torch.from_numpy(pool(x[0].numpy(), factor))[None]
+    everything: LinearOperator = Identity()
+    if isinstance(operator, Mask):
+        everything = Mask(torch.ones_like(coarse), operator.kind)
+    return Crop(coarse, sigma, everything, operator)
+
+
+def _turned_scan(x: Tensor, sigma: float, operator: Fourier, k: int) -> Crop:
+    """The sample turned, and measured as the instrument would: other lines of it are known.
+
+    The network is shown the lines that the instrument measures and judged by those that were
+    measured of the sample before it was turned, too: nothing it has invented is a target.
+    """
+    if operator.mask.shape[0] != operator.mask.shape[1]:
+        k -= k % 2  # keep the shape
+    known = Fourier(torch.maximum(operator.mask, operator.moved(k).mask))
+    return Crop(known.A(turn(x, k)), sigma, known, operator)
 
 
 def draw_rehearsal(
@@ -133,9 +145,12 @@ def draw_rehearsal(
 
     Every image is as likely; sample k is a function of the weights, the seed and k alone.
     """
-    step = problem.operator.crop_step
+    operator = problem.operator
+    step = operator.crop_step
     side = max(crop, min(SIDE, train.min_size)) // (step or 1) * (step or 1)
-    margin = 0 if step is None else min(MARGIN, (side - crop) // 2) // step * step
+    margin = 0
+    if step is not None and any(max(train.size(i)) > side for i in range(len(train))):
+        margin = min(MARGIN, (side - crop) // 2) // step * step
     kept = train.min_size if step is None else side - 2 * margin
     count = max(1, pixels // kept**2)
     draws = Draws(seed, "rehearsal squares", count)
@@ -147,9 +162,10 @@ def draw_rehearsal(
         place = (0, 0, height, width)
         if step is not None:
             place = (offset(d, height - side, step), offset(r, width - side, step), side, side)
-        y = _sample(network, train, problem, i, place, derive_key("rehearsal", seed, k), device)
-        drawn.append(y[..., margin : y.shape[-2] - margin, margin : y.shape[-1] - margin])
-        corners.append((place[0] + margin, place[1] + margin))
+        x = _sample(network, train, problem, i, place, derive_key("rehearsal", seed, k), device)
+        drawn.append(x[..., margin : x.shape[-2] - margin, margin : x.shape[-1] - margin])
+        top, left = operator.image_corner(*place[:2])
+        corners.append((top + margin, left + margin))
     return Rehearsal(torch.cat(drawn), torch.tensor(corners))
 
 
@@ -162,7 +178,7 @@ def _sample(
     seed: int,
     device: torch.device | str,
 ) -> Tensor:
-    """A x of one posterior sample x of a window of a measurement, (1, C, h, w)."""
+    """One posterior sample x of the image behind a window of a measurement, (1, C, H, W)."""
     operator = problem.operator.window(*place).to(device)
     here = problem.with_operator(operator)
     y = here.lift(torch.from_numpy(train.crop(index, *place))[None].to(device))
@@ -170,4 +186,4 @@ def _sample(
     sample = sample_posterior(
         lambda u, s: network(u, s, operator), y, sigma, here, 1, [seed], SETTINGS
     )
-    return here.A(sample[0]).cpu()
+    return sample[0].cpu()
