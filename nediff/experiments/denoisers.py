@@ -19,9 +19,7 @@ def sampler_of(name: str, sigma: float) -> SamplerSettings:
     if name == "default":
         return SamplerSettings()
     least = 0.02 if sigma >= 0.1 else 0.01
-    return SamplerSettings(
-        "paper", PAPER_SETTINGS.steps, least / sigma, PAPER_SETTINGS.gamma
-    )
+    return SamplerSettings("paper", PAPER_SETTINGS.steps, least / sigma, PAPER_SETTINGS.gamma)
 
 
 def denoiser_piece(model: Model, workspace: Workspace, sampled: bool) -> Piece:

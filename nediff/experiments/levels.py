@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nediff.experiments.denoisers import LEVELS, denoiser_piece
+from nediff.experiments.drawing import COLOURS, charts, label
 from nediff.experiments.models import METHODS, Model
 from nediff.experiments.pieces import Piece, Workspace
 from nediff.experiments.scales import SETS
@@ -66,21 +67,17 @@ def _lpips(row: dict[str, Any]) -> str:
 
 def figure(workspace: Workspace, path: Path) -> None:
     """Three sets across, the scores down, one line for each method."""
-    from nediff.report.charts import COLOURS, plain_axes, save_chart
-
     found = rows(workspace)
     shown = {k: w for k, w in SCORES.items() if k in found[0]}
-    with save_chart(path, len(shown), len(SETS)) as axes:
+    with charts(path, len(shown), len(SETS)) as axes:
         for row, (score, words) in enumerate(shown.items()):
             for column, images in enumerate(SETS):
                 chart = axes[row][column]
                 for method, colour in zip(COMPARED, COLOURS, strict=False):
                     mine = [r for r in found if (r["images"], r["method"]) == (images, method)]
-                    values = [r[score] for r in mine]
-                    sigmas = [r["sigma"] for r in mine]
-                    label = METHODS[method].words
-                    chart.plot(sigmas, values, "o-", color=colour, label=label, markersize=3)
-                plain_axes(chart, "test σ" if row == len(shown) - 1 else "", words)
-                if row == 0:
-                    chart.set_title(WORDS[images])
-        axes[0][0].legend(frameon=False, fontsize=8)
+                    sigmas, values = [r["sigma"] for r in mine], [r[score] for r in mine]
+                    name = METHODS[method].words
+                    chart.plot(sigmas, values, "o-", color=colour, label=name, markersize=3)
+                title = WORDS[images] if row == 0 else ""
+                label(chart, title, "test σ" if row == len(shown) - 1 else "", words)
+        axes[0][0].legend(frameon=False, fontsize=7.5)

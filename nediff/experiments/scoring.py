@@ -58,7 +58,7 @@ def estimates(restorer: Restorer, y: Images, sigma: float) -> Images:
 def samples(
     restorer: Restorer, y: Images, n: int, settings: SamplerSettings, seed: int = 0
 ) -> Images:
-    """n posterior samples of each image, (n, N, C, H, W); sample k of image i has seed (seed, i)."""
+    """n posterior samples of each image, (n, N, C, H, W), by the seed and the image's number."""
     parts = []
     for start in range(0, len(y), BATCH):
         batch = y[start : start + BATCH]

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from nediff.data import Measurements, atomic_path, list_files, open_measurements
+from nediff.data import Measurements, atomic_path, open_measurements
 from nediff.errors import NediffError
 from nediff.experiments.pieces import Workspace
 
@@ -26,6 +28,7 @@ HOW_TO_GET = {
     "nbu": "NBU: the panchromatic images of deepinv.datasets.NBUDataset (`nbu/<satellite>/"
     "PAN_1024/*.mat`), as a folder `nbu` inside --data.",
 }
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".mat")
 WORDS = {"ffhq": "FFHQ", "nbu": "NBU", "afhq": "AFHQ"}
 
 
@@ -69,12 +72,14 @@ def _pictures(name: str, part: str, side: int, count: int) -> Measurements:
 
 def _resized(workspace: Workspace, name: str, part: str, side: int) -> Measurements:
     """The set's images as squares of ``side`` pixels, made once and kept in the runs folder."""
-    train, validation = workspace.scale.train or 0, workspace.scale.validation[name]
-    most = train if part == "train" else validation
+    scale = workspace.scale
+    most = scale.validation[name] if part == "val" else scale.train
     path = workspace.runs / "sets" / f"{name}-{part}-{side}.npy"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        squares = list(_squares(workspace, name, part, side, most))
+        assert workspace.data is not None
+        found = _squares(workspace.data / scale.folders[name], part, side)
+        squares = list(islice(found, most))
         if not squares:
             raise NediffError(f"No images of {WORDS[name]} were found. {HOW_TO_GET[name]}")
         with atomic_path(path) as temporary, open(temporary, "wb") as file:
@@ -82,39 +87,66 @@ def _resized(workspace: Workspace, name: str, part: str, side: int) -> Measureme
     return open_measurements(path, axes="NHWC", range=(0, 255))
 
 
-def _squares(
-    workspace: Workspace, name: str, part: str, side: int, most: int
-) -> Iterator[NDArray[np.uint8]]:
-    """Up to ``most`` images of a part, cut square in the middle and resized."""
-    assert workspace.data is not None
-    folder = workspace.data / workspace.scale.folders[name]
-    inside = [folder / part] if (folder / part).is_dir() else [folder]
-    files = sorted(
-        p for p in inside[0].rglob("*") if p.suffix.lower() in (".png", ".jpg", ".jpeg", ".mat")
-    )
-    if inside[0] == folder:  # one folder for all: the split is by name, the same for everyone
+def _squares(folder: Path, part: str, side: int) -> Iterator[NDArray[np.uint8]]:
+    """The images of a part, (side, side, C) in 8 bits, in an order that is the same everywhere.
+
+    Sets that come split keep their split; of the others one file in ten is for validation, by
+    the hash of its name.
+    """
+    saved = folder / part if (folder / part).is_dir() else folder
+    if (folder / "dataset_dict.json").is_file():
+        yield from (_square(image, side) for image in _hugging_face(folder, part))
+        return
+    files = sorted(p for p in saved.rglob("*") if p.suffix.lower() in SUFFIXES)
+    if saved == folder:
         files = [p for p in files if _held_out(p.name) == (part == "val")]
-    for path in files[:most]:
-        yield _square(path, side)
+    for path in files:
+        if path.suffix == ".mat":
+            yield from _tiles(path, side)
+            continue
+        with Image.open(path) as picture:
+            yield _square(picture, side)
 
 
 def _held_out(name: str) -> bool:
-    """One image in ten, by the hash of its name."""
+    """One in ten."""
     return hashlib.blake2b(name.encode(), digest_size=1).digest()[0] < 26
 
 
-def _square(path: Path, side: int) -> NDArray[np.uint8]:
-    """(side, side, C), 8 bits."""
-    from PIL import Image
+def _hugging_face(folder: Path, part: str) -> Iterator[Image.Image]:
+    """The pictures of a data set saved with `datasets.save_to_disk`."""
+    try:
+        from datasets import load_from_disk
+    except ImportError as error:
+        raise NediffError(
+            f"{folder} is a Hugging Face data set; reading it needs `pip install datasets`."
+        ) from error
+    parts = load_from_disk(str(folder))
+    named = part if part in parts else {"val": "validation"}.get(part, part)
+    for row in parts[named if named in parts else "train"]:
+        yield row["image"]
 
-    if path.suffix == ".mat":
-        picture = _panchromatic(path)
-    else:
-        with Image.open(path) as opened:
-            picture = opened.convert("RGB")
+
+def _square(picture: Image.Image, side: int) -> NDArray[np.uint8]:
+    """Cut square in the middle and resized, (side, side, 3)."""
     size = min(picture.size)
     left, top = (picture.width - size) // 2, (picture.height - size) // 2
-    square = picture.crop((left, top, left + size, top + size))
-    small = square.resize((side, side), Image.Resampling.LANCZOS)
-    values = np.asarray(small)
-    return values[..., None] if values.ndim == 2 else values
+    square = picture.convert("RGB").crop((left, top, left + size, top + size))
+    return np.asarray(square.resize((side, side), Image.Resampling.LANCZOS))
+
+
+def _tiles(path: Path, side: int) -> Iterator[NDArray[np.uint8]]:
+    """Squares of a panchromatic image of NBU, at full resolution, (side, side, 1).
+
+    The values are those of its sensor, 10 bits for Gaofen-1 and 11 for the others.
+    """
+    from scipy.io import loadmat
+
+    if "PAN" not in path.parent.name:
+        return
+    image = np.asarray(loadmat(path)["imgPAN"], dtype=np.float64)
+    top = 1023 if "gaofen-1" in path.parts else 2047
+    scaled = np.round(np.clip(image / top, 0, 1) * 255).astype(np.uint8)
+    for row in range(0, scaled.shape[0] - side + 1, side):
+        for column in range(0, scaled.shape[1] - side + 1, side):
+            yield scaled[row : row + side, column : column + side, None]
