@@ -92,7 +92,7 @@ class Fourier(LinearOperator):
         if self.mask.ndim != 2:
             raise ValueError("only the mask of one instrument can be moved")
         generator = torch.Generator().manual_seed(0)
-        white = torch.randn((1, 2, *self.mask.shape), generator=generator)
+        white = torch.randn((1, 2, *self.mask.shape), generator=generator).to(self.mask)
         whole = Fourier(torch.ones_like(self.mask))
         seen = whole.A(turn(whole.A_adjoint(self.mask_noise(white)), k))
         return Fourier((seen.abs().amax(dim=(0, 1)) > 1e-4).float())

@@ -40,8 +40,8 @@ from nediff.training.state import STATE_FILE
 VALIDATIONS = 20
 """How often a run looks at its held-out images."""
 BEST_NETWORKS = {"mri": "unrolled"}
-"""The kind of network that does best with an operator, where it is not `edm`
-(docs/results/operators)."""
+"""The kind of network to use with an operator, where it is not `edm`. MRI mixes distant pixels,
+which a first guess cannot show; so far only a short trial says that unrolling pays there."""
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def _stands_for(mask: Tensor) -> Tensor:
     """How many values of k-space that were not measured have this one for their nearest."""
     from scipy.ndimage import distance_transform_edt
 
-    missing = mask.numpy() == 0
+    missing = mask.cpu().numpy() == 0
     nearest = distance_transform_edt(missing, return_distances=False, return_indices=True)
     count = np.zeros(mask.shape, dtype=np.float32)
     np.add.at(count, tuple(axis[missing] for axis in nearest), 1)
