@@ -101,6 +101,8 @@ class RecipeConfig(_Strict):
     pool: tuple[int, ...] = (1,)
     pool_weights: tuple[float, ...] = (1.0,)
     alpha_min: float = Field(default=0.01, gt=0, le=1)
+    mu_max: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """The offset μ is drawn from U(0, this)."""
     tau: float = Field(default=0.5, gt=0)
     """Recorruption strength of `ne_r2r`: the least one when `matched`."""
     matched: bool = False

@@ -208,7 +208,7 @@ def _ne_sure(
     batch = _as_shown(batch)
     divergence = ESTIMATORS[recipe.divergence]
     alpha = draws.uniform(recipe.alpha_min, 1.0).to(batch.y)
-    mu = draws.uniform().to(batch.y)
+    mu = draws.uniform(0.0, recipe.mu_max).to(batch.y)
     probe = draws.normal_like(batch.y)
     denoiser = _through(network, batch.problem.operator)
     value = losses.ne_sure(
@@ -222,7 +222,7 @@ def _ne_r2r(
 ) -> Tensor:
     problem = batch.problem
     u = draws.uniform(recipe.alpha_min, 1.0).to(batch.y)
-    mu = draws.uniform().to(batch.y)
+    mu = draws.uniform(0.0, recipe.mu_max).to(batch.y)
     b = draws.normal_like(batch.y)
     if recipe.matched:
         alpha, tau = losses.matched_contrast(u * problem.sigma, batch.sigma, recipe.tau)

@@ -12,6 +12,15 @@ from nediff.sampling.posterior import PAPER_SETTINGS
 LEVELS = (0.01, 0.02, 0.035, 0.05, 0.075, 0.1)
 """Test noise levels; those above σ_n are left out of the figures that stop there."""
 SAMPLES = 8
+SAMPLERS: dict[str, tuple[str, ...]] = {
+    "supervised": ("paper", "default"),
+    "cd": ("paper", "default"),
+    "paper": ("paper",),
+    "default": ("default",),
+    "sure": (),
+}
+"""Which samplers each method is judged with: ours as printed with the paper's, ours by default
+with our default one, the others with both."""
 
 
 def sampler_of(name: str, sigma: float) -> SamplerSettings:
@@ -22,15 +31,11 @@ def sampler_of(name: str, sigma: float) -> SamplerSettings:
     return SamplerSettings("paper", PAPER_SETTINGS.steps, least / sigma, PAPER_SETTINGS.gamma)
 
 
-def denoiser_piece(model: Model, workspace: Workspace, sampled: bool) -> Piece:
-    """Train, then one-step scores at all levels; with ``sampled``, both samplers too."""
-    minutes = workspace.scale.minutes + (6 if sampled else 2)
-    return Piece(
-        f"{model.key}{'' if sampled else '-levels'}",
-        minutes,
-        model.settings(workspace),
-        lambda w: _run(model, w, sampled),
-    )
+def denoiser_piece(model: Model, workspace: Workspace, sampled: bool = True) -> Piece:
+    """Train, then one-step scores at all levels; with ``sampled``, samples and FID-768 too."""
+    training = workspace.scale.minutes * model.share(workspace)
+    minutes = training + (1 + 2.5 * len(SAMPLERS[model.method]) if sampled else 0.5)
+    return Piece(model.key, minutes, model.settings(workspace), lambda w: _run(model, w, sampled))
 
 
 def _run(model: Model, workspace: Workspace, sampled: bool) -> Result:
@@ -43,7 +48,8 @@ def _run(model: Model, workspace: Workspace, sampled: bool) -> Result:
         y = scoring.measured_at(noisy, sigma, restorer)
         estimate = scoring.estimates(restorer, y, sigma)
         levels[f"{sigma:g}"] = scoring.image_scores(estimate, truth, perceptual)
-    result: Result = {"images": len(truth), "levels": levels}
+    trained_on = len(model.measurements(workspace, "train"))
+    result: Result = {"training_images": trained_on, "images": len(truth), "levels": levels}
     if sampled:
         result |= _sampled(restorer, model, workspace)
     return result
@@ -64,7 +70,7 @@ def _sampled(restorer: Restorer, model: Model, workspace: Workspace) -> Result:
         "samplers": {},
     }
     few = min(workspace.scale.calibrated, len(truth))
-    for name in ("paper", "default"):
+    for name in SAMPLERS[model.method]:
         settings = sampler_of(name, model.sigma)
         one = scoring.samples(restorer, y, 1, settings)[0]
         several = scoring.samples(restorer, y[:few], SAMPLES, settings, seed=1)

@@ -8,10 +8,11 @@ from typing import Any
 from nediff.experiments.denoisers import LEVELS, denoiser_piece
 from nediff.experiments.drawing import COLOURS, charts, label
 from nediff.experiments.models import METHODS, Model
-from nediff.experiments.pieces import Piece, Workspace
+from nediff.experiments.pieces import Experiment, Piece, Workspace
 from nediff.experiments.scales import SETS
 from nediff.experiments.scoring import mean_of
 from nediff.experiments.sets import WORDS
+from nediff.experiments.tables import markdown, write_table
 
 NAME = "fig-denoise-levels"
 SIGMA = 0.075
@@ -19,15 +20,10 @@ COMPARED = ("supervised", "default", "paper", "cd", "sure")
 SCORES = {"psnr": "PSNR (dB)", "ssim": "SSIM", "lpips": "LPIPS"}
 
 
-def model_of(images: str, method: str) -> Model:
-    """The network of one curve."""
-    return Model(images, SIGMA, method)
-
-
 def pieces(workspace: Workspace) -> list[Piece]:
-    """One network for each set and method; those that table 1 samples from are sampled too."""
+    """One network for each set and method; the same ones that table 1 samples from."""
     return [
-        denoiser_piece(model_of(images, method), workspace, sampled=method != "sure")
+        denoiser_piece(Model(images, SIGMA, method), workspace, sampled=method != "sure")
         for images in reversed(SETS)
         for method in COMPARED
     ]
@@ -38,8 +34,10 @@ def rows(workspace: Workspace) -> list[dict[str, Any]]:
     out = []
     for images in SETS:
         for method in COMPARED:
-            piece = denoiser_piece(model_of(images, method), workspace, method != "sure")
-            levels = workspace.result(piece.key)["levels"]
+            result = workspace.result(Model(images, SIGMA, method).key)
+            if result is None:
+                continue
+            levels = result["levels"]
             for sigma in (s for s in LEVELS if s <= SIGMA):
                 scores = mean_of(levels[f"{sigma:g}"])
                 out.append({"images": images, "method": method, "sigma": sigma, **scores})
@@ -51,14 +49,19 @@ def table(workspace: Workspace) -> str:
     found, lines = rows(workspace), []
     levels = sorted({r["sigma"] for r in found})
     for images in SETS:
-        lines += ["", f"### {WORDS[images]}", ""]
-        lines += ["| trained with | " + " | ".join(f"{s:g}" for s in levels) + " |"]
-        lines += ["|---" * (len(levels) + 1) + "|"]
+        body = []
         for method in COMPARED:
             mine = [r for r in found if (r["images"], r["method"]) == (images, method)]
             cells = [f"{r['psnr']:.2f} / {r['ssim']:.3f}{_lpips(r)}" for r in mine]
-            lines.append(f"| {METHODS[method].words} | " + " | ".join(cells) + " |")
-    return "\n".join(lines).strip() + "\n"
+            if cells:
+                body.append([METHODS[method].words, METHODS[method].given, *cells])
+        head = ["trained with", "given", *(f"σ = {s:g}" for s in levels)]
+        lines += ["", f"### {WORDS[images]}", "", *markdown(head, body)]
+    intro = (
+        f"One step, D(y, σ), by networks trained at σ_n = {SIGMA:g}: PSNR / SSIM / LPIPS, means "
+        "over the validation images."
+    )
+    return "\n".join([intro, *lines]) + "\n"
 
 
 def _lpips(row: dict[str, Any]) -> str:
@@ -68,7 +71,7 @@ def _lpips(row: dict[str, Any]) -> str:
 def figure(workspace: Workspace, path: Path) -> None:
     """Three sets across, the scores down, one line for each method."""
     found = rows(workspace)
-    shown = {k: w for k, w in SCORES.items() if k in found[0]}
+    shown = {k: w for k, w in SCORES.items() if any(k in row for row in found)}
     with charts(path, len(shown), len(SETS)) as axes:
         for row, (score, words) in enumerate(shown.items()):
             for column, images in enumerate(SETS):
@@ -81,3 +84,15 @@ def figure(workspace: Workspace, path: Path) -> None:
                 title = WORDS[images] if row == 0 else ""
                 label(chart, title, "test σ" if row == len(shown) - 1 else "", words)
         axes[0][0].legend(frameon=False, fontsize=7.5)
+
+
+def show(workspace: Workspace) -> list[Path]:
+    """The table and the figure."""
+    chart = workspace.out / "figures" / f"{NAME}.svg"
+    figure(workspace, chart)
+    return [write_table(workspace, NAME, table(workspace), rows(workspace)), chart]
+
+
+EXPERIMENT = Experiment(
+    NAME, "one-step denoisers at and below the noise they were trained with", pieces, show
+)

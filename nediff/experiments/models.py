@@ -57,7 +57,7 @@ class Model:
     changes: tuple[tuple[str, Any], ...] = ()
     """Of the recipe."""
     name: str = ""
-    """Of an ablation."""
+    """Of an ablation; otherwise the method's."""
 
     @property
     def key(self) -> str:
@@ -77,8 +77,13 @@ class Model:
         scale = workspace.scale
         if self.steps is not None:
             return self.steps
-        table = scale.steps if self.problem == "denoising" else scale.operator_steps
+        table = scale.steps if self.problem == "denoising" else scale.operator_steps[self.problem]
         return table[self.method]
+
+    def share(self, workspace: Workspace) -> float:
+        """How long its training is, as a share of the scale's minutes."""
+        table = workspace.scale.steps if self.problem == "denoising" else {}
+        return self._steps(workspace) / table.get(self.method, self._steps(workspace))
 
     def instrument(self, workspace: Workspace, channels: int, told: bool = True) -> Problem:
         """What measures the images; with the noise level that training is told, or the true one."""
@@ -120,7 +125,7 @@ class Model:
         )
         config = plan_run(noisy, problem, plan, f"{self.images} ({scale.name} scale)")
         if self.changes:
-            recipe = config.recipe.model_dump() | dict(self.changes) | {"name": self.name}
+            recipe = config.recipe.model_dump() | dict(self.changes)
             config = config.model_copy(update={"recipe": RecipeConfig.model_validate(recipe)})
         return config
 
@@ -146,5 +151,5 @@ class Model:
         else:
             config = wanted
             start_folder(folder, config, problem)
-        restorer, _ = run_training(config, noisy, folder, problem=problem)
+        restorer, _ = run_training(config, noisy, folder, workspace.observer, problem=problem)
         return restorer

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nediff import __version__
 from nediff.data import atomic_path
 from nediff.errors import NediffError
 from nediff.experiments.scales import Scale
+
+if TYPE_CHECKING:
+    from nediff.training.loop import Observer
 
 Result = dict[str, Any]
 
@@ -37,6 +41,8 @@ class Workspace:
     data: Path | None = None
     weights: Path | None = None
     """Backbones of LPIPS and FID; None leaves these metrics out."""
+    observer: Observer | None = None
+    """Hears of the steps of a training."""
 
     def piece_path(self, key: str) -> Path:
         """The file of a finished piece."""
@@ -46,15 +52,15 @@ class Workspace:
         """Whether that file is there."""
         return self.piece_path(key).is_file()
 
-    def result(self, key: str) -> Result:
-        """What a finished piece found."""
+    def result(self, key: str) -> Result | None:
+        """What a finished piece found; None while it is not."""
+        if not self.finished(key):
+            return None
         path = self.piece_path(key)
-        if not path.is_file():
-            raise NediffError(
-                f"The piece {key} is not finished ({path} is missing); run the experiment first."
-            )
-        piece: Result = json.loads(path.read_text(encoding="utf-8"))
-        result: Result = piece["result"]
+        try:
+            result: Result = json.loads(path.read_text(encoding="utf-8"))["result"]
+        except (ValueError, KeyError) as error:
+            raise NediffError(f"{path} is damaged; remove it to run this piece again.") from error
         return result
 
 
@@ -66,6 +72,20 @@ class Piece:
     minutes: float
     settings: Result
     run: Callable[[Workspace], Result]
+    needs: tuple[str, ...] = ()
+    """Pieces that have to be finished first: they train what this one uses."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or a figure of the paper, or one that its reader would ask for."""
+
+    name: str
+    words: str
+    """One line for the list of experiments."""
+    pieces: Callable[[Workspace], list[Piece]]
+    show: Callable[[Workspace], list[Path]]
+    """Write the tables and figures from the pieces that are finished; returns the files."""
 
 
 def run_piece(piece: Piece, workspace: Workspace) -> None:
@@ -82,10 +102,25 @@ def run_piece(piece: Piece, workspace: Workspace) -> None:
         "cpu_minutes": round((time.process_time() - started) / 60, 2),
         "made_by": provenance(),
     }
-    path = workspace.piece_path(piece.key)
+    write_text(workspace.piece_path(piece.key), as_json(record))
+
+
+def as_json(record: Result) -> str:
+    """Readable, with a list of numbers on one line."""
+    text = json.dumps(record, indent=1, allow_nan=False)
+    return re.sub(r"\[\s+([-+.\de,\s]+?)\s+\]", _one_line, text) + "\n"
+
+
+def _one_line(found: re.Match[str]) -> str:
+    return "[" + re.sub(r"\s+", " ", found.group(1)) + "]"
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
+    return path
 
 
 def unfinished(pieces: Sequence[Piece], workspace: Workspace) -> list[Piece]:

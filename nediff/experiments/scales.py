@@ -33,14 +33,17 @@ class Scale:
     """Of one core (or GPU), for each training: only to plan with."""
     steps: dict[str, int]
     """Training steps of each method, for denoising."""
-    operator_steps: dict[str, int]
-    """The same for inpainting and demosaicing."""
+    operator_steps: dict[str, dict[str, int]]
+    """The same for inpainting and for demosaicing …"""
+    operator_minutes: float
+    """… which are to take so long each."""
     counts: tuple[int | None, ...]
     """Numbers of training images of the sample-complexity figure; None for all …"""
     count_steps: int
     """… with so many steps each."""
     ablation_steps: dict[str, int] = field(default_factory=dict)
-    calibrated: int = 48
+    """Training steps of the ablations, by the method they change."""
+    calibrated: int = 32
     """Images on which several samples each are drawn, for calibration."""
 
 
@@ -51,6 +54,10 @@ def _equal_minutes(supervised: int) -> dict[str, int]:
     """
     cost = {"supervised": 1.0, "default": 1.1, "paper": 1.95, "sure": 1.95, "cd": 3.0}
     return {method: max(2, round(supervised / c)) for method, c in cost.items()}
+
+
+def _both(steps: dict[str, int]) -> dict[str, dict[str, int]]:
+    return {"inpainting": steps, "demosaicing": steps}
 
 
 TINY = Scale(
@@ -65,10 +72,11 @@ TINY = Scale(
     validation=dict.fromkeys(SETS, 3),
     minutes=0.05,
     steps=_equal_minutes(6),
-    operator_steps={"ei": 2, "paper": 2, "default": 4, "ambient": 3},
+    operator_steps=_both({"ei": 2, "paper": 2, "default": 4, "ambient": 3}),
+    operator_minutes=0.05,
     counts=(2, 4, None),
     count_steps=3,
-    ablation_steps={"ne_sure": 2, "ne_r2r": 3},
+    ablation_steps={"paper": 2, "sure": 2, "default": 3},
     calibrated=2,
 )
 CPU = Scale(
@@ -81,12 +89,16 @@ CPU = Scale(
     folders={"ffhq": "faces64", "nbu": "aerial64", "afhq": "cats64"},
     train=None,
     validation=dict.fromkeys(SETS, 400),
-    minutes=12,
-    steps=_equal_minutes(3000),
-    operator_steps={"ei": 2600, "paper": 2600, "default": 6500, "ambient": 6500},
+    minutes=8,
+    steps=_equal_minutes(2400),
+    operator_steps={
+        "inpainting": {"ei": 2610, "paper": 2590, "default": 7200, "ambient": 8500},
+        "demosaicing": {"ei": 2225, "paper": 2230, "default": 6220, "ambient": 7600},
+    },
+    operator_minutes=30,
     counts=(10, 30, 100, 300, 1000, None),
-    count_steps=1500,
-    ablation_steps={"ne_sure": 900, "ne_r2r": 1500},
+    count_steps=1200,
+    ablation_steps={"paper": 800, "sure": 800, "default": 1400},
 )
 PAPER = Scale(
     name="paper",
@@ -100,10 +112,11 @@ PAPER = Scale(
     validation={"ffhq": 1000, "afhq": 1500, "nbu": 1800},
     minutes=24 * 60,
     steps=dict.fromkeys(("supervised", "default", "paper", "sure", "cd"), 200_000),
-    operator_steps=dict.fromkeys(("ei", "paper", "default", "ambient"), 200_000),
+    operator_steps=_both(dict.fromkeys(("ei", "paper", "default", "ambient"), 200_000)),
+    operator_minutes=24 * 60,
     counts=(500, 1000, 5000, None),
     count_steps=200_000,
-    ablation_steps={"ne_sure": 50_000, "ne_r2r": 50_000},
+    ablation_steps=dict.fromkeys(("paper", "sure", "default"), 50_000),
 )
 SCALES = {scale.name: scale for scale in (TINY, CPU, PAPER)}
 

@@ -31,6 +31,7 @@ from nediff.experiments.bounds import (
     holds,
     rescaling_error,
 )
+from nediff.experiments.pieces import Experiment, Piece, Workspace
 from nediff.experiments.priors import (
     Grid,
     PowerLaw,
@@ -41,9 +42,11 @@ from nediff.experiments.priors import (
     nodes,
     posterior,
 )
+from nediff.experiments.tables import write_table
 
 Row = dict[str, Any]
 
+NAME = "theorem"
 COUNTEREXAMPLE = Case(ScaleMixture(1, (1.0,)), y=0.1, sigma=0.3, sigma_prime=0.1)  # METHOD.md §2
 REFERENCES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)  # β/d of the references tried by `stein`
 BOUNDS: dict[str, dict[str, bool]] = {
@@ -399,3 +402,26 @@ def figure(result: dict[str, Any], path: str | Path) -> None:
         axes.legend(frameon=False, fontsize=8.5)
     undated = {"Date": None} if Path(path).suffix == ".svg" else None
     canvas.savefig(Path(path), dpi=200, metadata=undated)
+
+
+def pieces(workspace: Workspace) -> list[Piece]:
+    """One, without images."""
+    scale = workspace.scale.name
+    return [Piece(NAME, 0.6, {"scale": scale}, lambda w: run(w.scale.name))]
+
+
+def show(workspace: Workspace) -> list[Path]:
+    """The table and the figure."""
+    result = workspace.result(NAME)
+    if result is None:
+        return []
+    chart = workspace.out / "figures" / f"{NAME}.svg"
+    chart.parent.mkdir(parents=True, exist_ok=True)
+    figure(result, chart)
+    summary = [{"counterexample": result["counterexample"], "misprints": result["misprints"]}]
+    return [write_table(workspace, NAME, table(result), summary), chart]
+
+
+EXPERIMENT = Experiment(
+    NAME, "the scale-equivariance bound, as printed and as corrected", pieces, show
+)
