@@ -163,13 +163,10 @@ def table(workspace: Workspace) -> str:
     found = rows(workspace)
     body = [[r["claim"], r["verdict"], f"{r['held']} of {len(r['checks'])}"] for r in found]
     lines = markdown(["claim of the paper", "on our numbers", "comparisons that hold"], body)
-    failed = [
-        f"- {r['claim']} Not for {c['of']}: {c['figures']}."
-        for r in found
-        for c in r["checks"]
-        if not c["holds"]
-    ]
-    return "\n".join([*lines, *(["", "What did not hold:", "", *failed] if failed else [])]) + "\n"
+    for row in (r for r in found if r["held"] < len(r["checks"])):
+        failed = [f"{c['of']} ({c['figures']})" for c in row["checks"] if not c["holds"]]
+        lines += ["", f"**{row['claim']}** Not so: {'; '.join(failed)}."]
+    return "\n".join(lines) + "\n"
 
 
 def show(workspace: Workspace) -> list[Path]:

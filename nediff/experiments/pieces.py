@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 import subprocess
 import sys
 import time
@@ -107,12 +106,20 @@ def run_piece(piece: Piece, workspace: Workspace) -> None:
 
 def as_json(record: Result) -> str:
     """Readable, with a list of numbers on one line."""
-    text = json.dumps(record, indent=1, allow_nan=False)
-    return re.sub(r"\[\s+([-+.\de,\s]+?)\s+\]", _one_line, text) + "\n"
+    return _indented(record, "") + "\n"
 
 
-def _one_line(found: re.Match[str]) -> str:
-    return "[" + re.sub(r"\s+", " ", found.group(1)) + "]"
+def _indented(value: Any, margin: str) -> str:
+    inner = margin + " "
+    if isinstance(value, dict) and value:
+        lines = [f"{json.dumps(k)}: {_indented(v, inner)}" for k, v in value.items()]
+        brackets = "{}"
+    elif isinstance(value, list) and any(isinstance(v, (dict, list, str)) for v in value):
+        lines, brackets = [_indented(v, inner) for v in value], "[]"
+    else:
+        return json.dumps(value, allow_nan=False)
+    body = f",\n{inner}".join(lines)
+    return f"{brackets[0]}\n{inner}{body}\n{margin}{brackets[1]}"
 
 
 def write_text(path: Path, text: str) -> Path:

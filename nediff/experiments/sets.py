@@ -36,8 +36,9 @@ def open_set(workspace: Workspace, name: str, part: str, side: int | None = None
     """The clean images of a set, ``part`` "train" or "val", squares of ``side`` pixels."""
     scale = workspace.scale
     side = side or scale.side
+    most = scale.train if part == "train" else scale.validation[name]
     if scale.name == "tiny":
-        return _pictures(name, part, side, scale.train or 8)
+        return _pictures(name, part, side, most or 8)
     if workspace.data is None:
         raise NediffError(
             "This scale needs images: give the folder that holds them with --data, or set "
@@ -50,7 +51,6 @@ def open_set(workspace: Workspace, name: str, part: str, side: int | None = None
     if scale.name == "paper":
         return _resized(workspace, name, part, side)
     images = open_measurements(folder / part, range=(0, 255))
-    most = scale.train if part == "train" else scale.validation[name]
     return images if most is None else images.select(range(min(most, len(images))))
 
 
@@ -99,7 +99,8 @@ def _squares(folder: Path, part: str, side: int) -> Iterator[NDArray[np.uint8]]:
         return
     files = sorted(p for p in saved.rglob("*") if p.suffix.lower() in SUFFIXES)
     if saved == folder:
-        files = [p for p in files if _held_out(p.name) == (part == "val")]
+        names = {path: path.relative_to(folder).as_posix() for path in files}
+        files = [path for path in files if _held_out(names[path]) == (part == "val")]
     for path in files:
         if path.suffix == ".mat":
             yield from _tiles(path, side)
