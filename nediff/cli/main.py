@@ -248,8 +248,16 @@ def reproduce(
     ] = None,
     weights: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(envvar="NEDIFF_WEIGHTS", help="Backbones of LPIPS and FID-768; or none."),
+        typer.Option(
+            envvar="NEDIFF_WEIGHTS", help="The folder with the networks of LPIPS and FID-768."
+        ),
     ] = None,
+    download: Annotated[
+        bool,
+        typer.Option(
+            "--download", help="Without --weights: LPIPS and FID, their networks fetched."
+        ),
+    ] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Pieces at a time, a process each.")] = 1,
     plan: Annotated[
         bool, typer.Option("--plan", help="Only list the pieces, their minutes and their state.")
@@ -270,7 +278,9 @@ def reproduce(
     from nediff.cli.reproduce import ReproduceRequest, run_reproduce
 
     run_reproduce(
-        ReproduceRequest(name, scale.value, out, runs, data, weights, jobs, plan, verify, piece)
+        ReproduceRequest(
+            name, scale.value, out, runs, data, weights, download, jobs, plan, verify, piece
+        )
     )
 
 

@@ -32,6 +32,7 @@ class ReproduceRequest:
     runs: Path | None
     data: Path | None
     weights: Path | None
+    download: bool
     jobs: int
     plan: bool
     verify: bool
@@ -41,7 +42,8 @@ class ReproduceRequest:
         """Where everything is."""
         scale = scale_named(self.scale)
         out = self.out or Path("reproduced") / scale.name
-        return Workspace(scale, out, self.runs or out / "runs", self.data, self.weights)
+        runs = self.runs or out / "runs"
+        return Workspace(scale, out, runs, self.data, self.weights, self.download)
 
 
 class Overview:
@@ -175,5 +177,6 @@ def _command(request: ReproduceRequest, workspace: Workspace) -> Callable[[Piece
     base += ["--scale", request.scale, "--out", str(workspace.out), "--runs", str(workspace.runs)]
     for option, value in (("--data", request.data), ("--weights", request.weights)):
         base += [] if value is None else [option, str(value)]
+    base += ["--download"] if request.download else []
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     return lambda piece: [*base, "--piece", piece.key]

@@ -16,7 +16,7 @@ SOURCES = (table1, levels, complexity, table2, spectra)
 NEAR_HALF = 0.2
 """A slope within this of −1/2 counts as 1/√N."""
 HIGHER = ("psnr", "ssim")
-LOWER = ("lpips", "fid768")
+LOWER = ("lpips", "fid")
 
 
 @dataclass(frozen=True)

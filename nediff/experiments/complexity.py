@@ -99,13 +99,15 @@ def figure(workspace: Workspace, path: Path) -> None:
         for column, method in enumerate(COMPARED):
             chart = axes[0][column]
             for sigma, colour in zip(LEVELS, COLOURS, strict=False):
-                counts, excess = _curve(found, method, sigma)
-                if not counts:
+                curve = zip(*_curve(found, method, sigma), strict=True)
+                positive = [(n, e) for n, e in curve if e > 0]  # a logarithm has no other
+                if not positive:
                     continue
+                counts, excess = zip(*positive, strict=True)
                 chart.loglog(
                     counts, excess, "o-", color=colour, markersize=3, label=f"σ = {sigma:g}"
                 )
-                first = max(excess[0], 1e-9) * np.sqrt(counts[0] / np.array(counts))
+                first = excess[0] * np.sqrt(counts[0] / np.array(counts))
                 chart.loglog(counts, first, ":", color=SOFT, linewidth=1)
             label(chart, METHODS[method].words, "noisy training images N", "excess MSE")
         axes[0][0].legend(frameon=False, fontsize=7.5)

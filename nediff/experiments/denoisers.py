@@ -32,7 +32,7 @@ def sampler_of(name: str, sigma: float) -> SamplerSettings:
 
 
 def denoiser_piece(model: Model, workspace: Workspace, sampled: bool = True) -> Piece:
-    """Train, then one-step scores at all levels; with ``sampled``, samples and FID-768 too."""
+    """Train, then one-step scores at all levels; with ``sampled``, samples and FID too."""
     training = workspace.scale.minutes * model.share(workspace)
     minutes = training + (1 + 2.5 * len(SAMPLERS[model.method]) if sampled else 0.5)
     return Piece(model.key, minutes, model.settings(workspace), lambda w: _run(model, w, sampled))
@@ -56,7 +56,7 @@ def _run(model: Model, workspace: Workspace, sampled: bool) -> Result:
 
 
 def _sampled(restorer: Restorer, model: Model, workspace: Workspace) -> Result:
-    """FID-768 and spectra of the estimates, and everything of one sample by each sampler."""
+    """FID and spectra of the estimates, and everything of one sample by each sampler."""
     noisy = model.measurements(workspace, "val")
     truth, perceptual = scoring.truth_of(noisy), scoring.metrics(workspace)
     y = scoring.measured_at(noisy, model.sigma, restorer)
@@ -65,8 +65,9 @@ def _sampled(restorer: Restorer, model: Model, workspace: Workspace) -> Result:
     out: Result = {
         "spectrum_truth": scoring.radial_spectrum(truth),
         "spectrum": scoring.radial_spectrum(estimate),
-        "fid768": scoring.fid768(workspace, model.images, estimate, side),
-        "fid768_truth": scoring.fid768(workspace, model.images, truth, side),
+        "fid_name": scoring.fid_name(workspace),
+        "fid": scoring.fid(workspace, model.images, estimate, side),
+        "fid_truth": scoring.fid(workspace, model.images, truth, side),
         "samplers": {},
     }
     few = min(workspace.scale.calibrated, len(truth))
@@ -76,7 +77,7 @@ def _sampled(restorer: Restorer, model: Model, workspace: Workspace) -> Result:
         several = scoring.samples(restorer, y[:few], SAMPLES, settings, seed=1)
         out["samplers"][name] = {
             **scoring.image_scores(one, truth, perceptual),
-            "fid768": scoring.fid768(workspace, model.images, one, side),
+            "fid": scoring.fid(workspace, model.images, one, side),
             "spectrum": scoring.radial_spectrum(one),
             "calibration": scoring.calibration(several, truth[:few], estimate[:few]),
         }

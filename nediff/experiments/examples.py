@@ -69,7 +69,7 @@ def measured(x: Images, sigma: float, model: Model, workspace: Workspace) -> Ima
 
 
 def _captioned(words: str, image: Images, truth: Images) -> tuple[str, Picture]:
-    return f"{words} {psnr(image[0], truth[0]):.1f} dB", to_picture(image[0])
+    return f"{words}\n{psnr(image[0], truth[0]):.1f} dB", to_picture(image[0])
 
 
 def _sample(restorer: Restorer, y: Images, sigma: float, sampler: str | None) -> Images:

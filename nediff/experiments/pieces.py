@@ -39,7 +39,9 @@ class Workspace:
     """Trained networks and their states; large, for this machine only."""
     data: Path | None = None
     weights: Path | None = None
-    """Backbones of LPIPS and FID; None leaves these metrics out."""
+    """The networks of LPIPS and FID-768; without them …"""
+    download: bool = False
+    """… let torchmetrics download those of LPIPS and FID, or leave these metrics out."""
     observer: Observer | None = None
     """Hears of the steps of a training."""
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from nediff.data import Measurements, atomic_path
 from nediff.evaluation.calibration import Calibration
+from nediff.evaluation.library import LibraryMetrics, PerceptualMetrics
 from nediff.evaluation.metrics import psnr, ssim
 from nediff.evaluation.perceptual import Perceptual, frechet, statistics
 from nediff.experiments.pieces import Result, Workspace
@@ -20,7 +21,7 @@ from nediff.sampling import SamplerSettings
 Images = NDArray[np.float32]
 BATCH = 16
 REFERENCE = 1000
-"""Clean training images that FID-768 is measured against, at most."""
+"""Clean training images that FID is measured against, at most."""
 
 
 def truth_of(noisy: Measurements) -> Images:
@@ -67,7 +68,7 @@ def samples(
     return np.concatenate(parts, axis=1)
 
 
-def image_scores(restored: Images, truth: Images, perceptual: Perceptual | None) -> Result:
+def image_scores(restored: Images, truth: Images, perceptual: PerceptualMetrics | None) -> Result:
     """PSNR, SSIM and LPIPS of each image."""
     scores: Result = {
         "psnr": [round(psnr(a, b), 4) for a, b in zip(restored, truth, strict=True)],
@@ -78,28 +79,38 @@ def image_scores(restored: Images, truth: Images, perceptual: Perceptual | None)
     return scores
 
 
-def metrics(workspace: Workspace) -> Perceptual | None:
-    """The perceptual metrics, if their backbones are at hand."""
-    return None if workspace.weights is None else Perceptual(workspace.weights)
+def metrics(workspace: Workspace) -> PerceptualMetrics | None:
+    """LPIPS and FID-768 by weights at hand, LPIPS and FID by downloaded ones, or neither."""
+    if workspace.weights is not None:
+        return Perceptual(workspace.weights)
+    return LibraryMetrics() if workspace.download else None
 
 
-def fid768(workspace: Workspace, images: str, restored: Images, side: int) -> float | None:
-    """FID-768 against clean training images of the set; None without the backbone."""
-    if workspace.weights is None:
+def fid(workspace: Workspace, images: str, restored: Images, side: int) -> float | None:
+    """FID (or FID-768) against clean training images of the set; None without its network."""
+    perceptual = metrics(workspace)
+    if perceptual is None:
         return None
-    mean, covariance = _reference(workspace, images, side)
-    found = statistics(Perceptual(workspace.weights).features(restored))
+    mean, covariance = _reference(workspace, perceptual, images, side)
+    found = statistics(perceptual.features(restored))
     return round(frechet(*found, mean, covariance), 4)
 
 
-def _reference(workspace: Workspace, images: str, side: int) -> tuple[Any, Any]:
+def fid_name(workspace: Workspace) -> str | None:
+    """Which of the two."""
+    perceptual = metrics(workspace)
+    return None if perceptual is None else perceptual.fid_name
+
+
+def _reference(
+    workspace: Workspace, perceptual: PerceptualMetrics, images: str, side: int
+) -> tuple[Any, Any]:
     """Statistics of the features of the first clean training images, kept once computed."""
-    path = workspace.runs / "features" / f"{images}-{side}.npz"
+    path = workspace.runs / "features" / f"{images}-{side}-{perceptual.fid_name}.npz"
     if not path.is_file():
-        assert workspace.weights is not None
         clean = open_set(workspace, images, "train", side)
         pictures = np.stack([clean.image(i) for i in range(min(REFERENCE, len(clean)))])
-        mean, covariance = statistics(Perceptual(workspace.weights).features(pictures))
+        mean, covariance = statistics(perceptual.features(pictures))
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as temporary, open(temporary, "wb") as file:
             np.savez(file, mean=mean, covariance=covariance)

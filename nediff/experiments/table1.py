@@ -11,7 +11,7 @@ from nediff.experiments.denoisers import denoiser_piece
 from nediff.experiments.models import Model
 from nediff.experiments.pieces import Experiment, Piece, Workspace
 from nediff.experiments.sets import WORDS
-from nediff.experiments.tables import markdown, number, write_table
+from nediff.experiments.tables import fid_heading, markdown, number, write_table
 
 NAME = "table1"
 SETTINGS = (("afhq", 0.075), ("ffhq", 0.075), ("nbu", 0.075), ("afhq", 0.05), ("afhq", 0.1))
@@ -48,13 +48,13 @@ def rows(workspace: Workspace) -> list[dict[str, Any]]:
                     continue
                 row = {"variant": variant, "images": images, "sigma": sigma, "solver": words}
                 row |= _sampled(result, variant) if sampled else _one_step(result, sigma)
-                out.append(row | {"fid768_truth": result["fid768_truth"]})
+                out.append(row | {k: result[k] for k in ("fid_truth", "fid_name")})
     return out
 
 
 def _one_step(result: dict[str, Any], sigma: float) -> dict[str, Any]:
     scores = result["levels"][f"{sigma:g}"]
-    return _means(scores) | {"sampler": False, "fid768": result["fid768"]}
+    return _means(scores) | {"sampler": False, "fid": result["fid"]}
 
 
 def _sampled(result: dict[str, Any], sampler: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _sampled(result: dict[str, Any], sampler: str) -> dict[str, Any]:
     calibration = found["calibration"]
     names = ("error2_over_variance", "psnr_drop", "coverage")
     spread = {name: calibration[name] for name in names}
-    return _means(found) | {"sampler": True, "fid768": found["fid768"], **spread}
+    return _means(found) | {"sampler": True, "fid": found["fid"], **spread}
 
 
 def _means(scores: dict[str, Any]) -> dict[str, float]:
@@ -73,13 +73,13 @@ def table(workspace: Workspace) -> str:
     """Markdown: both variants."""
     found = rows(workspace)
     lines = [
-        "MMSE is one step of the network, the others one posterior sample of each image; FID-768 "
+        "MMSE is one step of the network, the others one posterior sample of each image; FID "
         "is against clean *training* images, and the floor what the true validation images have. "
         "Of several samples of some images: error²/variance (1 is right), the PSNR that a sample "
         "loses to one step of the same network (3.01 dB is right), and how often the truth lies "
         "between the extreme samples (in brackets: how often it should).",
     ]
-    head = ["images", "σ_n", "solver", "PSNR", "SSIM", "LPIPS", "FID-768", "floor"]
+    head = ["images", "σ_n", "solver", "PSNR", "SSIM", "LPIPS", fid_heading(found), "floor"]
     head += ["error²/variance", "PSNR lost", "coverage (wanted)"]
     for variant, words in VARIANTS.items():
         body = [_cells(row) for row in found if row["variant"] == variant]
@@ -96,8 +96,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
         number(row["psnr"], 2),
         number(row["ssim"], 3),
         number(row.get("lpips"), 3),
-        number(row["fid768"], 2),
-        number(row["fid768_truth"], 2),
+        number(row["fid"], 2),
+        number(row["fid_truth"], 2),
         number(row.get("error2_over_variance"), 2),
         number(row.get("psnr_drop"), 2),
         f"{found:.2f} ({promised:.2f})" if row["sampler"] else "",

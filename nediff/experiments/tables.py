@@ -25,3 +25,8 @@ def write_table(workspace: Workspace, name: str, text: str, rows: Sequence[dict[
 def number(value: float | None, digits: int) -> str:
     """Rounded; empty where there is none."""
     return "" if value is None else f"{value:.{digits}f}"
+
+
+def fid_heading(rows: Sequence[dict[str, Any]]) -> str:
+    """FID or FID-768, whichever the rows have."""
+    return " or ".join(dict.fromkeys(row["fid_name"] or "FID" for row in rows)) or "FID"
