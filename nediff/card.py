@@ -43,6 +43,8 @@ def _origin(config: RunConfig) -> str:
     measured = "measurements" if config.operator.kind != "denoising" else "images"
     if config.recipe.loss == "supervised":
         return f"pairs of clean images and noisy {measured} (the supervised baseline)"
+    if config.recipe.loss == "ambient":
+        return "simulated measurements WITHOUT noise (the Ambient Diffusion baseline)"
     if data.simulate is not None:
         by = "" if measured == "images" else " and a simulated instrument"
         return f"clean images with simulated noise (σ = {data.simulate:g}){by}"
@@ -57,7 +59,11 @@ def _crops(config: RunConfig) -> str:
 def _recipe(recipe: RecipeConfig) -> str:
     words = [f"loss `{recipe.loss}`", f"pooled by {', '.join(map(str, recipe.pool))}"]
     if recipe.hide:
-        words.append(f"up to {recipe.hide:.0%} of the measured values hidden")
+        most = "" if recipe.loss == "ambient" else "up to "
+        words.append(f"{most}{recipe.hide:.0%} of the measured values hidden")
+    if recipe.loss == "cd":
+        words.append(f"noise levels up to {recipe.sigma_max_ratio:g} σ")
+        words.append(f"consistency term of weight {recipe.consistency:g}")
     if recipe.ei:
         group = f" over `{recipe.group}`" if recipe.group else ""
         words.append(f"equivariance term{group} of weight {recipe.ei:g}")

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-LossName = Literal["supervised", "sure", "ne_sure", "ne_r2r"]
+LossName = Literal["supervised", "sure", "ne_sure", "ne_r2r", "cd", "ambient"]
 DivergenceName = Literal["monte_carlo", "jvp", "exact"]
 SizeName = Literal["tiny", "small", "base", "paper"]
 OptimizerName = Literal["muon", "adam"]
@@ -101,13 +101,19 @@ class RecipeConfig(_Strict):
     pool: tuple[int, ...] = (1,)
     pool_weights: tuple[float, ...] = (1.0,)
     alpha_min: float = Field(default=0.01, gt=0, le=1)
+    mu_max: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """The offset μ is drawn from U(0, this)."""
     tau: float = Field(default=0.5, gt=0)
     """Recorruption strength of `ne_r2r`: the least one when `matched`."""
     matched: bool = False
     """`ne_r2r` only: draw the level first and use the most contrast that reaches it."""
     hide: float = Field(default=0.0, ge=0, lt=1)
-    """`ne_r2r` with a mask: hide up to this share of the measured pixels from the network, to
-    predict them (the share is drawn for each image)."""
+    """With a mask, hide measured pixels from the network, to predict them: with `ne_r2r` up to
+    this share (drawn for each image), with `ambient` each pixel with this probability."""
+    sigma_max_ratio: float = Field(default=1.5, gt=1, allow_inf_nan=False)
+    """`cd` only: the largest level it learns from noisy targets is σ_max = σ_n × this …"""
+    consistency: float = Field(default=0.1, ge=0, allow_inf_nan=False)
+    """… and this the weight of its consistency term, which is all it has below σ_n."""
     ei: float = Field(default=0.0, ge=0)
     """Weight of the equivariance term …"""
     ei_at_sigma: bool = False
@@ -128,6 +134,17 @@ class RecipeConfig(_Strict):
         if not fits or min(self.pool_weights) <= 0:
             raise ValueError("pool needs one positive weight for each factor ≥ 1")
         return self
+
+    @model_validator(mode="after")
+    def _ambient_fits(self) -> RecipeConfig:
+        if self.loss == "ambient" and not (self.hide > 0 and self.pool == (1,)):
+            raise ValueError("the ambient loss must hide some pixels and pool none")
+        return self
+
+    @property
+    def needs_clean(self) -> bool:
+        """Whether it trains on what only simulated measurements have: no noise, or no gaps."""
+        return self.loss in ("supervised", "ambient")
 
 
 class TrainingConfig(_Strict):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from nediff import losses
+from nediff import baselines, losses
 from nediff.config import RecipeConfig
 from nediff.divergence import ESTIMATORS, Map
 from nediff.errors import NediffError
@@ -40,21 +40,35 @@ RECIPES: dict[str, RecipeConfig] = {
         RecipeConfig(name="paper", loss="ne_sure", weighted=False),
         RecipeConfig(name="supervised", loss="supervised"),
         RecipeConfig(name="sure", loss="sure"),
+        RecipeConfig(name="cd", loss="cd"),
     )
 }
 """The named recipes. `default` is the best we measured (docs/results); `paper` is the paper's
-loss, NE-SURE, unweighted and not pooled; `supervised` (needs clean images) and `sure` are its
-two baselines."""
+loss, NE-SURE, unweighted and not pooled; `supervised` (needs clean images), `sure` and `cd`
+(Consistent Diffusion, Daras et al.) are its baselines."""
 
 _FOR_OPERATORS: dict[str, RecipeConfig] = {
     "paper": RecipeConfig(name="paper", loss="ne_sure", weighted=False, ei=0.1),
     "ei": RecipeConfig(name="ei", loss="sure", ei=1.0, ei_at_sigma=True),
     "default": RecipeConfig(name="default", loss="ne_r2r", matched=True, tau=1.0, ei=1.0),
+    "ambient": RecipeConfig(name="ambient", loss="ambient", hide=0.1),
 }
-"""With an operator that does not see everything, the paper adds its equivariance term; `ei` is
-the baseline it compares with: SURE + EI at σ_n alone. The paper prints its term with weight one,
-but then it wins over NE-SURE, which shrinks with α², and the images go flat (inpainting: the PSNR
-that SURE estimates falls from 27 to 21 dB within 800 steps); with 0.1 they do not."""
+"""With an operator that does not see everything, the paper adds its equivariance term. It compares
+with `ei`, SURE + EI at σ_n alone, and `ambient` (Ambient Diffusion, Daras et al.), which is given
+measurements WITHOUT noise. The paper prints its term with weight one, but then it wins over
+NE-SURE, which shrinks with α², and the images go flat (inpainting: the PSNR that SURE estimates
+falls from 27 to 21 dB within 800 steps); with 0.1 they do not."""
+
+_ONLY_FOR: dict[str, tuple[str, ...]] = {
+    "cd": ("denoising",),
+    "ambient": ("inpainting", "demosaicing"),
+}
+"""Losses that make sense for some operators only."""
+
+STEPS_TO, STEPS_ON = 3, 2
+"""Sampler steps of `cd`: from y down to x_t, and from x_t down to each x''."""
+NEAREST = 0.99
+"""They go down to at most this share of the level they start from."""
 
 _DEFAULTS: dict[str, dict[str, object]] = {
     "inpainting": {
@@ -122,14 +136,26 @@ class Batch:
 def recipe_named(name: str | RecipeConfig, kind: str = "denoising") -> RecipeConfig:
     """The recipe of that name for an operator, or a sentence that lists them."""
     if isinstance(name, RecipeConfig):
+        _refuse_misfit(name, kind)
         return name
     recipes = RECIPES if kind == "denoising" else RECIPES | _FOR_OPERATORS
+    recipes = {key: recipe for key, recipe in recipes.items() if _fits(recipe, kind)}
     if name not in recipes:
         raise NediffError(
             f"There is no recipe '{name}' for {kind}; there are: {', '.join(recipes)}."
         )
     changes = _DEFAULTS.get(kind, {}) if name == "default" else {}
     return RecipeConfig.model_validate(recipes[name].model_dump() | changes)
+
+
+def _fits(recipe: RecipeConfig, kind: str) -> bool:
+    return kind in _ONLY_FOR.get(recipe.loss, (kind,))
+
+
+def _refuse_misfit(recipe: RecipeConfig, kind: str) -> None:
+    if not _fits(recipe, kind):
+        fitting = " and ".join(_ONLY_FOR[recipe.loss])
+        raise NediffError(f"The loss '{recipe.loss}' is for {fitting} only, not for {kind}.")
 
 
 def training_loss(
@@ -189,7 +215,7 @@ def _ne_sure(
     batch = _as_shown(batch)
     divergence = ESTIMATORS[recipe.divergence]
     alpha = draws.uniform(recipe.alpha_min, 1.0).to(batch.y)
-    mu = draws.uniform().to(batch.y)
+    mu = draws.uniform(0.0, recipe.mu_max).to(batch.y)
     probe = draws.normal_like(batch.y)
     denoiser = _through(network, batch.problem.operator)
     value = losses.ne_sure(
@@ -203,7 +229,7 @@ def _ne_r2r(
 ) -> Tensor:
     problem = batch.problem
     u = draws.uniform(recipe.alpha_min, 1.0).to(batch.y)
-    mu = draws.uniform().to(batch.y)
+    mu = draws.uniform(0.0, recipe.mu_max).to(batch.y)
     b = draws.normal_like(batch.y)
     if recipe.matched:
         alpha, tau = losses.matched_contrast(u * problem.sigma, batch.sigma, recipe.tau)
@@ -220,6 +246,75 @@ def _ne_r2r(
     return losses.ne_r2r(
         denoiser, batch.y, batch.sigma, alpha, mu, tau, b, problem, shown, weight, extra
     )
+
+
+def _cd(
+    recipe: RecipeConfig, network: Network, batch: Batch, draws: Draws, fill_error: float
+) -> Tensor:
+    """Consistent Diffusion, given what we are given: noisy images and σ_n, nothing else.
+
+    Above σ_n, noisy targets at σ_t ~ U(σ_n, σ_max). The authors generate images from nothing and
+    go up to where nothing is left of them; the largest level here is σ_max = ``sigma_max_ratio``
+    σ_n: restoring starts the sampler at y and σ_n, so the levels above only have to teach the one
+    at σ_n. Below, x_t at σ_t ~ U(0, σ_n) is the network's own sample from y, which has to agree
+    with two samples from it at σ'' ~ U(0, σ_t). Each term is divided by its σ_t² if ``weighted``.
+    """
+    _refuse_misfit(recipe, batch.problem.kind)
+    y, sigma = batch.y, batch.sigma
+    denoiser = _through(network, batch.problem.operator)
+    level = draws.uniform(1.0, recipe.sigma_max_ratio).to(y) * sigma
+    value = baselines.ambient_tweedie(denoiser, y, sigma, level, draws.normal_like(y))
+    if recipe.weighted:
+        value = value / level.square()
+    if recipe.consistency > 0:
+        value = value + recipe.consistency * _violation(recipe, denoiser, y, sigma, draws)
+    return value
+
+
+def _violation(
+    recipe: RecipeConfig, denoiser: Map, y: Tensor, sigma: Tensor, draws: Draws
+) -> Tensor:
+    """The consistency term of `cd` at random levels below σ_n."""
+    level = draws.uniform(recipe.alpha_min, NEAREST).to(y) * sigma
+    lower = draws.uniform(recipe.alpha_min, NEAREST).to(y) * level
+    way, one, other = (
+        [draws.normal_like(y) for _ in range(steps)] for steps in (STEPS_TO, STEPS_ON, STEPS_ON)
+    )
+    with torch.no_grad():
+        x_t = baselines.descend(denoiser, y, sigma, level, way)
+    value = baselines.consistency(denoiser, x_t, level, lower, one, other)
+    return value / level.square() if recipe.weighted else value
+
+
+def _ambient(
+    recipe: RecipeConfig, network: Network, batch: Batch, draws: Draws, fill_error: float
+) -> Tensor:
+    """Ambient Diffusion, given NOISE-FREE measurements A x, which we are not.
+
+    Each measured pixel is hidden with probability ``hide`` (the authors' δ). They have another
+    random mask for each image, and so a guarantee: everything is seen sometimes. With one mask
+    there is none: what it never sees is never judged. (Crops and turns show the network other
+    parts of the mask, as in all our recipes.)
+
+    To restore: the sampler as ever, σ from U(0, σ_n) being the levels it needs, with the mask A
+    itself. The authors, who sample without a measurement, draw one Ã by the law of training and
+    keep it; to hide measured pixels again would throw data away. Nothing is hidden in many a
+    neighbourhood of the size our networks look at, so A is not new to them.
+    """
+    _refuse_misfit(recipe, batch.problem.kind)
+    if batch.clean is None:
+        raise NediffError(
+            "The ambient loss needs measurements without noise, and these have noise; use "
+            "--simulate with clean images, or another recipe."
+        )
+    level = draws.uniform(recipe.alpha_min, 1.0).to(batch.y) * batch.sigma
+    chance = torch.special.ndtr(draws.normal_like(batch.y[:, :1]))
+    given = batch.problem.operator.without(chance, torch.full_like(level, recipe.hide))
+    assert given is not None  # of a mask, pixels can be left out
+    noise = draws.normal_like(batch.y)
+    weight = _weight(recipe, given.known(batch.clean), level, fill_error)
+    denoiser = _through(network, given)
+    return baselines.ambient(denoiser, batch.clean, level, noise, batch.problem, given, weight)
 
 
 def rehearsal_loss(
@@ -290,4 +385,11 @@ def _equivariance(
     )
 
 
-_LOSSES = {"supervised": _supervised, "sure": _sure, "ne_sure": _ne_sure, "ne_r2r": _ne_r2r}
+_LOSSES = {
+    "supervised": _supervised,
+    "sure": _sure,
+    "ne_sure": _ne_sure,
+    "ne_r2r": _ne_r2r,
+    "cd": _cd,
+    "ambient": _ambient,
+}

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nediff.errors import NediffError
+from nediff.evaluation.library import LibraryMetrics
 from nediff.evaluation.perceptual import (
     ALEXNET,
     HEADS,
@@ -326,3 +327,42 @@ def test_fid_is_zero_for_one_set_and_grows_with_blur(
     little, much = (statistics(metrics.features(blurred(photographs, s))) for s in (0.5, 2))
     assert 0.001 < frechet(*little, *reference) < frechet(*much, *reference)
     assert metrics.fid768(photographs[:2], photographs[1::-1]) == pytest.approx(0, abs=1e-6)
+
+
+# --- torchmetrics' own networks, where they may be downloaded ---
+
+
+def test_the_library_is_asked_for_pictures_as_it_takes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LPIPS: three channels in [0, 1]; FID: the same in 8 bits. Batches do not matter."""
+    lpips = pytest.importorskip("torchmetrics.functional.image.lpips")
+    torch.manual_seed(0)
+    network = lpips._LPIPS(net="alex", pretrained=False, pnet_rand=True).eval()
+    metrics = LibraryMetrics()
+    monkeypatch.setitem(metrics.__dict__, "_alexnet", network)
+    a, b = torch.rand(2, 5, 1, 40, 40) * 1.4 - 0.2
+    wide = [x.clip(0, 1).expand(-1, 3, -1, -1) for x in (a, b)]
+    expected = network(*wide, normalize=True).detach().flatten().numpy()
+    metrics.batch = 2
+    np.testing.assert_allclose(metrics.lpips(a.numpy(), b.numpy()), expected, rtol=1e-4)
+
+    def inception(x: Tensor) -> Tensor:
+        assert x.dtype == torch.uint8
+        return x.float().mean((2, 3))
+
+    monkeypatch.setitem(metrics.__dict__, "_inception", inception)
+    found = metrics.features(np.full((3, 1, 8, 8), 0.5, np.float32))
+    np.testing.assert_array_equal(found, np.full((3, 3), 128.0))
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(ModuleNotFoundError("torch_fidelity"), r"nediff\[eval\]"), (OSError("no route"), "no route")],
+)
+def test_a_network_that_cannot_be_had_is_a_sentence(error: Exception, words: str) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(NediffError, match=words):
+        LibraryMetrics._obtained(fail)

@@ -23,6 +23,7 @@ from nediff.cli.options import (
     OperatorOption,
     PatternOption,
     RangeOption,
+    ScaleName,
     SeedOption,
     Size,
     Solver,
@@ -82,7 +83,10 @@ def train(
     ] = None,
     recipe: Annotated[
         str,
-        typer.Option(help="default, paper (NE-SURE), sure, or supervised; with an operator, ei."),
+        typer.Option(
+            help="default, paper (NE-SURE), sure, or supervised; for denoising also cd, with an "
+            "operator ei, with a mask ambient."
+        ),
     ] = "default",
     size: Annotated[Size, typer.Option(help="Network size.")] = Size.small,
     kind: Annotated[
@@ -219,6 +223,65 @@ def demo(
     from nediff.cli.demo import run_demo
 
     run_demo(out, minutes)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(help="An experiment, or all; without it, a list of them."),
+    ] = None,
+    scale: Annotated[
+        ScaleName, typer.Option(help="tiny: minutes. cpu: hours of two cores. paper: GPUs.")
+    ] = ScaleName.tiny,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Where results go: pieces/, tables/, figures/. [reproduced/SCALE]"),
+    ] = None,
+    runs: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Where the trained networks go. [OUT/runs]"),
+    ] = None,
+    data: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(envvar="NEDIFF_DATA", help="The folder with the image sets (not for tiny)."),
+    ] = None,
+    weights: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            envvar="NEDIFF_WEIGHTS", help="The folder with the networks of LPIPS and FID-768."
+        ),
+    ] = None,
+    download: Annotated[
+        bool,
+        typer.Option(
+            "--download", help="Without --weights: LPIPS and FID, their networks fetched."
+        ),
+    ] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Pieces at a time, a process each.")] = 1,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only list the pieces, their minutes and their state.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Only compare the tables in OUT with its pieces.")
+    ] = False,
+    piece: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Only run this piece, and write no tables."),
+    ] = None,
+) -> None:
+    """Run the paper's experiments anew: every table and figure, at the size you can afford.
+
+    Finished pieces are skipped and an interrupted training goes on where it was, so it can be
+    stopped and started at will.
+    """
+    from nediff.cli.reproduce import ReproduceRequest, run_reproduce
+
+    run_reproduce(
+        ReproduceRequest(
+            name, scale.value, out, runs, data, weights, download, jobs, plan, verify, piece
+        )
+    )
 
 
 def main() -> None:

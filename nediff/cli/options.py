@@ -16,6 +16,14 @@ class UnitsName(str, Enum):
     data = "data"
 
 
+class ScaleName(str, Enum):
+    """How large the experiments of `reproduce` are."""
+
+    tiny = "tiny"
+    cpu = "cpu"
+    paper = "paper"
+
+
 class Size(str, Enum):
     """Network sizes."""
 

@@ -127,7 +127,7 @@ def refuse_conflicts(request: TrainRequest, existing: RunConfig | None) -> None:
         refuse_other_operator(request.operator, existing, problem, request.out)
         return
     refuse_misplaced(request.operator, request.operator.kind)
-    loss = recipe_of(request.operator, plan.recipe).loss
+    recipe = recipe_of(request.operator, plan.recipe)
     refuse_missing(request.operator, request.simulate is not None)
     if request.sigma is None and request.simulate is None:
         raise NediffError(
@@ -139,9 +139,9 @@ def refuse_conflicts(request: TrainRequest, existing: RunConfig | None) -> None:
             f"--simulate {request.simulate:g} adds noise of that level, so --sigma "
             f"{request.sigma:g} would be wrong; leave --sigma out."
         )
-    if loss == "supervised" and request.simulate is None:
+    if recipe.needs_clean and request.simulate is None:
         raise NediffError(
-            "The supervised recipe needs clean images: give them as DATA, with --simulate."
+            f"The {recipe.name} recipe needs clean images: give them as DATA, with --simulate."
         )
 
 

@@ -56,6 +56,8 @@ class Perceptual:
     Values beyond [0, 1] are clipped, as they are in a picture on a screen.
     """
 
+    fid_name = "FID-768"
+
     def __init__(
         self, weights: Path | str | None = None, batch: int = 16, threads: int = 1
     ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,19 +38,26 @@ def data_uri(picture: PILImage.Image) -> str:
 
 
 def montage(rows: list[list[tuple[str, PILImage.Image]]], side: int = 200) -> PILImage.Image:
-    """Captioned pictures in rows, each scaled to ``side`` pixels wide."""
-    gap, line = 6, 22
+    """Captioned pictures in rows, each scaled to ``side`` pixels wide; captions may have lines."""
+    gap, font = 6, _font(12)
     heights = [max(round(p.height * side / p.width) for _, p in row) for row in rows]
+    lines = [6 + 16 * max(caption.count("\n") + 1 for caption, _ in row) for row in rows]
     width = gap + max(len(row) for row in rows) * (side + gap)
-    sheet = PILImage.new("RGB", (width, sum(h + line + gap for h in heights) + gap), "white")
+    sheet = PILImage.new("RGB", (width, sum(heights) + sum(lines) + gap * (len(rows) + 1)), "white")
     draw = ImageDraw.Draw(sheet)
-    font = ImageFont.load_default(size=13)
     top = gap
-    for row, height in zip(rows, heights, strict=True):
+    for row, height, line in zip(rows, heights, lines, strict=True):
         for k, (caption, picture) in enumerate(row):
             left = gap + k * (side + gap)
             scaled = picture.convert("RGB").resize((side, height), PILImage.Resampling.LANCZOS)
             sheet.paste(scaled, (left, top + line))
-            draw.text((left + 2, top + 3), caption, fill="#1e293b", font=font)
+            draw.text((left + 1, top + 2), caption, fill="#1e293b", font=font, spacing=2)
         top += height + line + gap
     return sheet
+
+
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    """DejaVu Sans, which comes with matplotlib and, unlike Pillow's own font, has a σ."""
+    from matplotlib import get_data_path
+
+    return ImageFont.truetype(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)

@@ -97,7 +97,7 @@ class Trainer:
             recipe.pool,
             recipe.pool_weights,
             settings.seed,
-            with_clean=recipe.loss == "supervised",
+            with_clean=recipe.needs_clean,
         )
         self.validation = SureValidation(heldout, problem, settings.seed)
         self.progress = Progress()

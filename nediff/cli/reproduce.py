@@ -1,0 +1,182 @@
+"""`nediff reproduce`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.progress import Progress, TaskID
+from rich.table import Table
+
+from nediff.cli.console import bar, console, results, say
+from nediff.cli.train import TrainingBar
+from nediff.errors import NediffError
+from nediff.experiments.catalogue import EXPERIMENTS, all_pieces, experiments_named
+from nediff.experiments.pieces import Piece, Workspace, run_piece, unfinished
+from nediff.experiments.running import run_here, run_in_processes
+from nediff.experiments.scales import scale_named
+from nediff.experiments.verify import verify
+
+
+@dataclass(frozen=True)
+class ReproduceRequest:
+    """What the user asked for."""
+
+    name: str | None
+    scale: str
+    out: Path | None
+    runs: Path | None
+    data: Path | None
+    weights: Path | None
+    download: bool
+    jobs: int
+    plan: bool
+    verify: bool
+    piece: str | None
+
+    def workspace(self) -> Workspace:
+        """Where everything is."""
+        scale = scale_named(self.scale)
+        out = self.out or Path("reproduced") / scale.name
+        runs = self.runs or out / "runs"
+        return Workspace(scale, out, runs, self.data, self.weights, self.download)
+
+
+class Overview:
+    """One bar for all pieces, one below it for each that is running."""
+
+    def __init__(self, progress: Progress, pieces: list[Piece], workspace: Workspace) -> None:
+        self.progress, self.workspace = progress, workspace
+        left = unfinished(pieces, workspace)
+        done = len(pieces) - len(left)
+        self.minutes = sum(piece.minutes for piece in left)
+        self.all = progress.add_task("pieces", total=len(pieces), completed=done, note="")
+        self.running: dict[str, tuple[TaskID, float]] = {}
+
+    def begin(self, piece: Piece) -> None:
+        """A line for it."""
+        task = self.progress.add_task(piece.key, total=None, note="")
+        self.running[piece.key] = task, time.monotonic()
+        if not console.is_terminal:
+            say(f"{piece.key} (about {piece.minutes:.3g} minutes)")
+        self.tick()
+
+    def end(self, piece: Piece) -> None:
+        """The line goes, the first bar moves."""
+        self.progress.remove_task(self.running.pop(piece.key)[0])
+        self.minutes -= piece.minutes
+        self.progress.advance(self.all)
+        self.tick()
+
+    def tick(self) -> None:
+        """Say how much work is left."""
+        self.progress.update(self.all, note=f"≈ {max(self.minutes, 0):.3g} core-minutes left")
+
+    def bar_of(self, key: str) -> TrainingBar:
+        """For the steps of its training."""
+        return TrainingBar(self.progress, self.running[key][0])
+
+
+class _Steps:
+    """Passes the steps of a training to the line of the piece that is running."""
+
+    def __init__(self, overview: Overview) -> None:
+        self.overview = overview
+        self.bars: dict[str, TrainingBar] = {}
+
+    def _bar(self) -> TrainingBar:
+        key = next(reversed(self.overview.running))
+        return self.bars.setdefault(key, self.overview.bar_of(key))
+
+    def on_step(self, step: int, steps: int, loss: float) -> None:
+        self._bar().on_step(step, steps, loss)
+
+    def on_validation(self, step: int, estimated_psnr: float, best: bool) -> None:
+        if console.is_terminal:
+            self._bar().on_validation(step, estimated_psnr, best)
+
+    def on_spread(self, step: int, steps: int) -> None:
+        """No line of its own."""
+
+
+def run_reproduce(request: ReproduceRequest) -> None:
+    """Run what is not finished, then write the tables and figures."""
+    if request.name is None:
+        return list_experiments()
+    workspace = request.workspace()
+    experiments = experiments_named(request.name)
+    if request.verify:
+        for table in verify(experiments, workspace):
+            say(f"{table}: as the pieces say", results)
+        return None
+    pieces = all_pieces(experiments, workspace)
+    if request.plan:
+        return show_plan(pieces, workspace)
+    if request.piece is not None:
+        return _run_one(request.piece, pieces, workspace)
+    with bar() as progress:
+        overview = Overview(progress, pieces, workspace)
+        if request.jobs == 1:
+            run_here(pieces, replace(workspace, observer=_Steps(overview)), overview)
+        else:
+            command = _command(request, workspace)
+            run_in_processes(pieces, workspace, overview, request.jobs, command)
+    for experiment in experiments:
+        for path in experiment.show(workspace):
+            say(str(path), results)
+    return None
+
+
+def list_experiments() -> None:
+    """Names and what they are."""
+    table = Table("experiment", "what it shows")
+    for experiment in EXPERIMENTS.values():
+        table.add_row(experiment.name, experiment.words)
+    table.add_row("all", "everything above, what they share once")
+    results.print(table)
+
+
+def show_plan(pieces: list[Piece], workspace: Workspace) -> None:
+    """What is finished and what is left, with the minutes of one core."""
+    left = {piece.key for piece in unfinished(pieces, workspace)}
+    table = Table("piece", "minutes of one core", "state")
+    for piece in pieces:
+        state = "to do" if piece.key in left else "finished"
+        table.add_row(piece.key, f"{piece.minutes:.3g}", state)
+    results.print(table)
+    minutes = sum(piece.minutes for piece in pieces)
+    to_do = sum(piece.minutes for piece in pieces if piece.key in left)
+    say(
+        f"{len(pieces)} pieces, {minutes / 60:.3g} core-hours; left: {len(left)} pieces, "
+        f"{to_do / 60:.3g} core-hours.",
+        results,
+    )
+
+
+def _run_one(key: str, pieces: list[Piece], workspace: Workspace) -> None:
+    """A single piece, for one of several processes."""
+    found = [piece for piece in pieces if piece.key == key]
+    if not found:
+        raise NediffError(f"There is no piece '{key}' in this experiment; see --plan.")
+    missing = [need for need in found[0].needs if not workspace.finished(need)]
+    if missing:
+        raise NediffError(f"{key} needs these pieces first: {', '.join(missing)}.")
+    import torch
+
+    torch.set_num_threads(1)
+    run_piece(found[0], workspace)
+
+
+def _command(request: ReproduceRequest, workspace: Workspace) -> Callable[[Piece], list[str]]:
+    """How to run one piece in a process of its own."""
+    base = [sys.executable, "-m", "nediff", "reproduce", str(request.name)]
+    base += ["--scale", request.scale, "--out", str(workspace.out), "--runs", str(workspace.runs)]
+    for option, value in (("--data", request.data), ("--weights", request.weights)):
+        base += [] if value is None else [option, str(value)]
+    base += ["--download"] if request.download else []
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    return lambda piece: [*base, "--piece", piece.key]

@@ -1,0 +1,1 @@
+"""The paper's theorem, tables and figures, and what we add to them: one file each."""

@@ -1,0 +1,123 @@
+"""Sample complexity: the error against the number of noisy training images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nediff.experiments.denoisers import denoiser_piece
+from nediff.experiments.drawing import COLOURS, SOFT, charts, label
+from nediff.experiments.models import METHODS, Model
+from nediff.experiments.pieces import Experiment, Piece, Workspace
+from nediff.experiments.tables import markdown, write_table
+
+NAME = "fig-sample-complexity"
+IMAGES, SIGMA = "afhq", 0.05
+COMPARED = ("default", "paper")
+LEVELS = (0.02, 0.035, 0.05, 0.075, 0.1)
+"""On both sides of σ_n."""
+
+
+def model_of(workspace: Workspace, method: str, count: int | None) -> Model:
+    """As many steps for every count."""
+    name = f"complexity-{method}"
+    steps = workspace.scale.count_steps
+    return Model(IMAGES, SIGMA, method, count=count, steps=steps, name=name)
+
+
+def pieces(workspace: Workspace) -> list[Piece]:
+    """The supervised network on all images, then each method on each count, extremes first."""
+    counts = workspace.scale.counts
+    order = [counts[-1], counts[0], *counts[1:-1]]
+    models = [model_of(workspace, "supervised", None)]
+    models += [model_of(workspace, method, count) for method in COMPARED for count in order]
+    return [denoiser_piece(model, workspace, sampled=False) for model in models]
+
+
+def rows(workspace: Workspace) -> list[dict[str, Any]]:
+    """Excess MSE over supervised training on all images: method, N, σ."""
+    best = workspace.result(model_of(workspace, "supervised", None).key)
+    out: list[dict[str, Any]] = []
+    for method in COMPARED:
+        for count in workspace.scale.counts:
+            result = workspace.result(model_of(workspace, method, count).key)
+            if result is None or best is None:
+                continue
+            for sigma in LEVELS:
+                found, least = _mse(result["levels"], sigma), _mse(best["levels"], sigma)
+                row = {"method": method, "count": result["training_images"], "sigma": sigma}
+                out.append(row | {"mse": found, "excess": found - least, "supervised": least})
+    return out
+
+
+def _mse(levels: dict[str, Any], sigma: float) -> float:
+    return float(np.mean(10 ** (-np.array(levels[f"{sigma:g}"]["psnr"]) / 10)))
+
+
+def slope(counts: list[int], excess: list[float]) -> float | None:
+    """Of log(excess) against log(N), where the excess is positive; −1/2 is the paper's claim."""
+    kept = [(n, e) for n, e in zip(counts, excess, strict=True) if e > 0]
+    if len(kept) < 2:
+        return None
+    x, y = np.log(np.array(kept, dtype=np.float64)).T
+    return float(np.polyfit(x, y, deg=1)[0])
+
+
+def _curve(found: list[dict[str, Any]], method: str, sigma: float) -> tuple[list[int], list[float]]:
+    mine = [r for r in found if (r["method"], r["sigma"]) == (method, sigma)]
+    return [r["count"] for r in mine], [r["excess"] for r in mine]
+
+
+def table(workspace: Workspace) -> str:
+    """Markdown: 10⁴ × excess MSE, and its slope."""
+    found = rows(workspace)
+    counts = sorted({r["count"] for r in found})
+    body = []
+    for method in COMPARED:
+        for sigma in LEVELS:
+            steep = slope(*_curve(found, method, sigma))
+            values = dict(zip(*_curve(found, method, sigma), strict=True))
+            cells = [f"{1e4 * values[n]:.3f}" if n in values else "" for n in counts]
+            words = "" if steep is None else f"{steep:.2f}"
+            body.append([METHODS[method].words, f"{sigma:g}", *cells, words])
+    head = ["trained with", "test σ", *(f"N = {n}" for n in counts), "slope"]
+    intro = (
+        f"10⁴ × (MSE − MSE of supervised training on all images), one step, σ_n = {SIGMA:g}, "
+        f"{workspace.scale.count_steps} training steps for every N; the slope of its logarithm "
+        "against log N (−0.5 for σ²/√N). A tenth of the N images is held out to choose the best "
+        "moment of the run, without truth. Above σ_n by D(αy, ασ)/α with ασ = σ_n."
+    )
+    return "\n".join([intro, "", *markdown(head, body)]) + "\n"
+
+
+def figure(workspace: Workspace, path: Path) -> None:
+    """One chart for each method, a line for each test level, and σ²/√N for comparison."""
+    found = rows(workspace)
+    with charts(path, 1, len(COMPARED), width=3.8) as axes:
+        for column, method in enumerate(COMPARED):
+            chart = axes[0][column]
+            for sigma, colour in zip(LEVELS, COLOURS, strict=False):
+                curve = zip(*_curve(found, method, sigma), strict=True)
+                positive = [(n, e) for n, e in curve if e > 0]  # a logarithm has no other
+                if not positive:
+                    continue
+                counts, excess = zip(*positive, strict=True)
+                chart.loglog(
+                    counts, excess, "o-", color=colour, markersize=3, label=f"σ = {sigma:g}"
+                )
+                first = excess[0] * np.sqrt(counts[0] / np.array(counts))
+                chart.loglog(counts, first, ":", color=SOFT, linewidth=1)
+            label(chart, METHODS[method].words, "noisy training images N", "excess MSE")
+        axes[0][0].legend(frameon=False, fontsize=7.5)
+
+
+def show(workspace: Workspace) -> list[Path]:
+    """The table and the figure."""
+    chart = workspace.out / "figures" / f"{NAME}.svg"
+    figure(workspace, chart)
+    return [write_table(workspace, NAME, table(workspace), rows(workspace)), chart]
+
+
+EXPERIMENT = Experiment(NAME, "the error against the number of noisy images", pieces, show)

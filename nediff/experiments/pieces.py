@@ -1,0 +1,162 @@
+"""Pieces of work whose results are kept: an experiment is a list of them and a way to show them.
+
+A piece is a function of its settings alone and ends in one JSON file. What is finished is never
+run again; a training that was interrupted goes on where it was. So a run of many hours can be
+killed at any moment and restarted, and ends in the same tables.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nediff import __version__
+from nediff.data import atomic_path
+from nediff.errors import NediffError
+from nediff.experiments.scales import Scale
+
+if TYPE_CHECKING:
+    from nediff.training.loop import Observer
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Where an experiment finds its images and leaves what it makes."""
+
+    scale: Scale
+    out: Path
+    """Results: pieces/, tables and figures; small, to be kept with the code."""
+    runs: Path
+    """Trained networks and their states; large, for this machine only."""
+    data: Path | None = None
+    weights: Path | None = None
+    """The networks of LPIPS and FID-768; without them …"""
+    download: bool = False
+    """… let torchmetrics download those of LPIPS and FID, or leave these metrics out."""
+    observer: Observer | None = None
+    """Hears of the steps of a training."""
+
+    def piece_path(self, key: str) -> Path:
+        """The file of a finished piece."""
+        return self.out / "pieces" / f"{key}.json"
+
+    def finished(self, key: str) -> bool:
+        """Whether that file is there."""
+        return self.piece_path(key).is_file()
+
+    def result(self, key: str) -> Result | None:
+        """What a finished piece found; None while it is not."""
+        if not self.finished(key):
+            return None
+        path = self.piece_path(key)
+        try:
+            result: Result = json.loads(path.read_text(encoding="utf-8"))["result"]
+        except (ValueError, KeyError) as error:
+            raise NediffError(f"{path} is damaged; remove it to run this piece again.") from error
+        return result
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One unit of work. ``minutes`` are those of one core of a laptop, for the plan."""
+
+    key: str
+    minutes: float
+    settings: Result
+    run: Callable[[Workspace], Result]
+    needs: tuple[str, ...] = ()
+    """Pieces that have to be finished first: they train what this one uses."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or a figure of the paper, or one that its reader would ask for."""
+
+    name: str
+    words: str
+    """One line for the list of experiments."""
+    pieces: Callable[[Workspace], list[Piece]]
+    show: Callable[[Workspace], list[Path]]
+    """Write the tables and figures from the pieces that are finished; returns the files."""
+
+
+def run_piece(piece: Piece, workspace: Workspace) -> None:
+    """Do the work and write the file, whole or not at all; nothing if it is there."""
+    if workspace.finished(piece.key):
+        return
+    started = time.process_time()
+    result = piece.run(workspace)
+    record = {
+        "key": piece.key,
+        "scale": workspace.scale.name,
+        "settings": piece.settings,
+        "result": result,
+        "cpu_minutes": round((time.process_time() - started) / 60, 2),
+        "made_by": provenance(),
+    }
+    write_text(workspace.piece_path(piece.key), as_json(record))
+
+
+def as_json(record: Result) -> str:
+    """Readable, with a list of numbers on one line."""
+    return _indented(record, "") + "\n"
+
+
+def _indented(value: Any, margin: str) -> str:
+    inner = margin + " "
+    if isinstance(value, dict) and value:
+        lines = [f"{json.dumps(k)}: {_indented(v, inner)}" for k, v in value.items()]
+        brackets = "{}"
+    elif isinstance(value, list) and any(isinstance(v, (dict, list, str)) for v in value):
+        lines, brackets = [_indented(v, inner) for v in value], "[]"
+    else:
+        return json.dumps(value, allow_nan=False)
+    body = f",\n{inner}".join(lines)
+    return f"{brackets[0]}\n{inner}{body}\n{margin}{brackets[1]}"
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def unfinished(pieces: Sequence[Piece], workspace: Workspace) -> list[Piece]:
+    """Each piece once, in order, without those that are done."""
+    once = {piece.key: piece for piece in pieces}
+    return [piece for piece in once.values() if not workspace.finished(piece.key)]
+
+
+def provenance() -> dict[str, str]:
+    """The code and the versions that made a result."""
+    import torch
+
+    return {
+        "nediff": __version__,
+        "commit": _commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+
+
+def _commit() -> str:
+    """The commit of the checkout this code runs from; empty for an installed package."""
+    here = Path(sys.modules["nediff"].__file__ or "").parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return found.stdout.strip()

@@ -1,0 +1,128 @@
+"""The same experiments at three scales: seconds (tests), hours of two cores, GPUs (the paper)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nediff.config import SizeName
+from nediff.errors import NediffError
+
+SETS = ("ffhq", "nbu", "afhq")
+"""The image sets of the paper, by the names its tables use."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large everything is."""
+
+    name: str
+    side: int
+    """Of the images, for denoising."""
+    operator_side: int
+    """Of the images, for inpainting and demosaicing."""
+    size: SizeName
+    batch: int
+    crop: int
+    folders: dict[str, str]
+    """Where in the data folder each set is; empty for pictures that come with scikit-image."""
+    train: int | None
+    """Images to train on; None for all there are."""
+    validation: dict[str, int]
+    """Images that everything is judged on."""
+    minutes: float
+    """Of one core (or GPU), for each training: only to plan with."""
+    steps: dict[str, int]
+    """Training steps of each method, for denoising."""
+    operator_steps: dict[str, dict[str, int]]
+    """The same for inpainting and for demosaicing …"""
+    operator_minutes: float
+    """… which are to take so long each."""
+    counts: tuple[int | None, ...]
+    """Numbers of training images of the sample-complexity figure; None for all …"""
+    count_steps: int
+    """… with so many steps each."""
+    ablation_steps: dict[str, int] = field(default_factory=dict)
+    """Training steps of the ablations, by the method they change."""
+    calibrated: int = 32
+    """Images on which several samples each are drawn, for calibration."""
+
+
+def _equal_minutes(supervised: int) -> dict[str, int]:
+    """Steps of each method that take as long as so many supervised ones.
+
+    By the processor time of a step, measured side by side on two cores (docs/results/reproduce).
+    """
+    cost = {"supervised": 1.0, "default": 1.1, "paper": 1.95, "sure": 1.95, "cd": 3.0}
+    return {method: max(2, round(supervised / c)) for method, c in cost.items()}
+
+
+def _both(steps: dict[str, int]) -> dict[str, dict[str, int]]:
+    return {"inpainting": steps, "demosaicing": steps}
+
+
+TINY = Scale(
+    name="tiny",
+    side=32,
+    operator_side=32,
+    size="tiny",
+    batch=2,
+    crop=16,
+    folders={},
+    train=8,
+    validation=dict.fromkeys(SETS, 3),
+    minutes=0.05,
+    steps=_equal_minutes(6),
+    operator_steps=_both({"ei": 2, "paper": 2, "default": 4, "ambient": 3}),
+    operator_minutes=0.05,
+    counts=(2, 4, None),
+    count_steps=3,
+    ablation_steps={"paper": 2, "sure": 2, "default": 3},
+    calibrated=2,
+)
+CPU = Scale(
+    name="cpu",
+    side=64,
+    operator_side=64,
+    size="small",
+    batch=16,
+    crop=40,
+    folders={"ffhq": "faces64", "nbu": "aerial64", "afhq": "cats64"},
+    train=None,
+    validation=dict.fromkeys(SETS, 400),
+    minutes=8,
+    steps=_equal_minutes(2400),
+    operator_steps={
+        "inpainting": {"ei": 2610, "paper": 2590, "default": 7200, "ambient": 8500},
+        "demosaicing": {"ei": 2225, "paper": 2230, "default": 6220, "ambient": 7600},
+    },
+    operator_minutes=30,
+    counts=(10, 30, 100, 300, 1000, None),
+    count_steps=1200,
+    ablation_steps={"paper": 800, "sure": 800, "default": 1400},
+)
+PAPER = Scale(
+    name="paper",
+    side=128,
+    operator_side=64,
+    size="paper",
+    batch=64,
+    crop=128,
+    folders={name: name for name in SETS},
+    train=15000,
+    validation={"ffhq": 1000, "afhq": 1500, "nbu": 1800},
+    minutes=24 * 60,
+    steps=dict.fromkeys(("supervised", "default", "paper", "sure", "cd"), 200_000),
+    operator_steps=_both(dict.fromkeys(("ei", "paper", "default", "ambient"), 200_000)),
+    operator_minutes=24 * 60,
+    counts=(500, 1000, 5000, None),
+    count_steps=200_000,
+    ablation_steps=dict.fromkeys(("paper", "sure", "default"), 50_000),
+)
+SCALES = {scale.name: scale for scale in (TINY, CPU, PAPER)}
+
+
+def scale_named(name: str) -> Scale:
+    """A scale, or a sentence that lists them."""
+    if name not in SCALES:
+        raise NediffError(f"There is no scale '{name}'; there are: {', '.join(SCALES)}.")
+    return SCALES[name]

@@ -1,0 +1,114 @@
+"""Table 1 of the paper: posterior sampling, once as printed and once with our defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nediff.experiments.denoisers import denoiser_piece
+from nediff.experiments.models import Model
+from nediff.experiments.pieces import Experiment, Piece, Workspace
+from nediff.experiments.sets import WORDS
+from nediff.experiments.tables import fid_heading, markdown, number, write_table
+
+NAME = "table1"
+SETTINGS = (("afhq", 0.075), ("ffhq", 0.075), ("nbu", 0.075), ("afhq", 0.05), ("afhq", 0.1))
+"""Image set and σ_n, most telling first."""
+METHODS = ("default", "supervised", "paper", "cd")
+VARIANTS = {"paper": "recipe and sampler of the paper", "default": "our defaults"}
+SCORES = ("psnr", "ssim", "lpips")
+
+
+def pieces(workspace: Workspace) -> list[Piece]:
+    """One network for each setting and method."""
+    return [
+        denoiser_piece(Model(images, sigma, method), workspace)
+        for images, sigma in SETTINGS
+        for method in METHODS
+    ]
+
+
+def rows(workspace: Workspace) -> list[dict[str, Any]]:
+    """The five rows of the paper for each setting, in both variants."""
+    out = []
+    for variant in VARIANTS:
+        for images, sigma in SETTINGS:
+            kinds = (
+                ("MMSE (self-supervised)", variant, False),
+                ("ours", variant, True),
+                ("CD", "cd", True),
+                ("MMSE (supervised)", "supervised", False),
+                ("EDM (supervised)", "supervised", True),
+            )
+            for words, method, sampled in kinds:
+                result = workspace.result(Model(images, sigma, method).key)
+                if result is None:
+                    continue
+                row = {"variant": variant, "images": images, "sigma": sigma, "solver": words}
+                row |= _sampled(result, variant) if sampled else _one_step(result, sigma)
+                out.append(row | {k: result[k] for k in ("fid_truth", "fid_name")})
+    return out
+
+
+def _one_step(result: dict[str, Any], sigma: float) -> dict[str, Any]:
+    scores = result["levels"][f"{sigma:g}"]
+    return _means(scores) | {"sampler": False, "fid": result["fid"]}
+
+
+def _sampled(result: dict[str, Any], sampler: str) -> dict[str, Any]:
+    found = result["samplers"][sampler]
+    calibration = found["calibration"]
+    names = ("error2_over_variance", "psnr_drop", "coverage")
+    spread = {name: calibration[name] for name in names}
+    return _means(found) | {"sampler": True, "fid": found["fid"], **spread}
+
+
+def _means(scores: dict[str, Any]) -> dict[str, float]:
+    return {name: float(np.mean(scores[name])) for name in SCORES if name in scores}
+
+
+def table(workspace: Workspace) -> str:
+    """Markdown: both variants."""
+    found = rows(workspace)
+    lines = [
+        "MMSE is one step of the network, the others one posterior sample of each image; FID "
+        "is against clean *training* images, and the floor what the true validation images have. "
+        "Of several samples of some images: error²/variance (1 is right), the PSNR that a sample "
+        "loses to one step of the same network (3.01 dB is right), and how often the truth lies "
+        "between the extreme samples (in brackets: how often it should).",
+    ]
+    head = ["images", "σ_n", "solver", "PSNR", "SSIM", "LPIPS", fid_heading(found), "floor"]
+    head += ["error²/variance", "PSNR lost", "coverage (wanted)"]
+    for variant, words in VARIANTS.items():
+        body = [_cells(row) for row in found if row["variant"] == variant]
+        lines += ["", f"## {words[0].upper()}{words[1:]}", "", *markdown(head, body)]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    promised, found = row["coverage"][-1] if row["sampler"] else (None, None)
+    return [
+        WORDS[row["images"]],
+        f"{row['sigma']:g}",
+        row["solver"],
+        number(row["psnr"], 2),
+        number(row["ssim"], 3),
+        number(row.get("lpips"), 3),
+        number(row["fid"], 2),
+        number(row["fid_truth"], 2),
+        number(row.get("error2_over_variance"), 2),
+        number(row.get("psnr_drop"), 2),
+        f"{found:.2f} ({promised:.2f})" if row["sampler"] else "",
+    ]
+
+
+def show(workspace: Workspace) -> list[Path]:
+    """The table."""
+    return [write_table(workspace, NAME, table(workspace), rows(workspace))]
+
+
+EXPERIMENT = Experiment(
+    NAME, "posterior sampling: ours, CD, EDM and the one-step MMSE", pieces, show
+)

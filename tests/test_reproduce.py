@@ -1,0 +1,398 @@
+"""`nediff reproduce`: the tiny scale from nothing to every table, killed, verified, in parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nediff.experiments import ablations, claims, complexity, patches, scoring, sets
+from nediff.experiments.catalogue import EXPERIMENTS, all_pieces
+from nediff.experiments.models import Model
+from nediff.experiments.pieces import Piece, Workspace, as_json, run_piece
+from nediff.experiments.running import run_in_processes
+from nediff.experiments.scales import PAPER, SCALES, TINY
+from tests.command import nediff, succeeded, tree
+
+REPOSITORY = Path(__file__).parents[1]
+QUICK = "fig-patch-norms"
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All experiments at the tiny scale, without perceptual metrics."""
+    out = tmp_path_factory.mktemp("reproduced")
+    succeeded("reproduce", "all", "--out", out)
+    return out
+
+
+def test_all_experiments_leave_their_tables_and_figures(everything: Path) -> None:
+    files = tree(everything)
+    tables = {Path(f).stem for f in files if re.fullmatch(r"tables/[^/]+\.md", f)}
+    assert tables == set(EXPERIMENTS) - {"fig-examples"}
+    pictures = [f for f in files if f.startswith("figures/examples-")]
+    assert len(pictures) == 2 * 3 + 1 + 2  # one-step and samples of each set, levels, operators
+    for figure in ("fig-denoise-levels", "fig-sample-complexity", "fig-spectra", "theorem"):
+        assert f"figures/{figure}.svg" in files
+
+
+def test_no_row_is_missing(everything: Path) -> None:
+    rows = {
+        path.stem: json.loads(path.read_text())["rows"]
+        for path in (everything / "tables").glob("*.json")
+    }
+    assert len(rows["table1"]) == 2 * 5 * 5  # variants, settings, solvers
+    assert len(rows["fig-denoise-levels"]) == 3 * 5 * 5  # sets, methods, levels to σ_n
+    assert len(rows["table2"]) == 2 * (1 + 2 * 3)  # EI has no samples
+    assert len(rows["fig-sample-complexity"]) == 2 * 3 * len(complexity.LEVELS)
+    assert len(rows["fig-spectra"]) == 3 * 6
+    samplers = sum(len(settings) for settings in ablations.SAMPLERS.values())
+    assert len(rows["ablations"]) == len(ablations.TRAINED) + samplers
+    assert len(rows["claims"]) == len(claims.CLAIMS)
+
+
+def test_a_piece_says_what_made_it(everything: Path) -> None:
+    piece = json.loads((everything / "pieces" / "afhq-0.075-default.json").read_text())
+    assert piece["settings"]["steps"] == TINY.steps["default"]
+    assert piece["settings"]["sigma"] == 0.075
+    assert {"nediff", "commit", "torch", "python"} <= piece["made_by"].keys()
+    assert piece["cpu_minutes"] >= 0
+    assert len(piece["result"]["levels"]["0.02"]["psnr"]) == TINY.validation["afhq"]
+
+
+def test_what_is_finished_is_not_run_again(everything: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in (everything / "pieces").iterdir()}
+    outcome = succeeded("reproduce", "table1", "--out", everything)
+    assert {p: p.stat().st_mtime_ns for p in (everything / "pieces").iterdir()} == before
+    assert "table1.md" in outcome.out
+
+
+def test_killed_at_random_moments_it_ends_in_the_same_table(
+    everything: Path, tmp_path: Path
+) -> None:
+    """SIGKILL, not an interruption that could be heard; at least twice before it may finish."""
+    command = [sys.executable, "-m", "nediff", "reproduce", "fig-spectra", "--out", str(tmp_path)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    moments, killed, done = random.Random(0), 0, False
+    while not done:
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        wait_until(lambda p=process: p.poll() is not None or any(tmp_path.rglob("config.yaml")))
+        if killed < 3:
+            time.sleep(moments.uniform(0.5, 4))
+            process.kill()
+            killed += process.wait() != 0
+        done = process.wait() == 0
+    assert killed >= 2
+    for name in ("fig-spectra.md", "fig-spectra.json"):
+        again, whole = tmp_path / "tables" / name, everything / "tables" / name
+        assert again.read_bytes() == whole.read_bytes()
+
+
+def wait_until(condition: object, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:  # type: ignore[operator]
+        time.sleep(0.05)
+
+
+def test_several_processes_give_the_same_table(everything: Path, tmp_path: Path) -> None:
+    succeeded("reproduce", QUICK, "--out", tmp_path, "--jobs", 2)
+    for name in (f"{QUICK}.md", f"{QUICK}.json"):
+        again, whole = tmp_path / "tables" / name, everything / "tables" / name
+        assert again.read_bytes() == whole.read_bytes()
+
+
+class _Silent:
+    def begin(self, piece: Piece) -> None: ...
+
+    def end(self, piece: Piece) -> None: ...
+
+    def tick(self) -> None: ...
+
+
+def test_processes_keep_the_order_of_needs_and_report_failures(tmp_path: Path) -> None:
+    """A piece waits for those it needs; one that fails does not stop those without need of it."""
+    workspace = Workspace(TINY, tmp_path / "out", tmp_path / "runs")
+    (tmp_path / "out" / "pieces").mkdir(parents=True)
+
+    def piece(key: str, *needs: str) -> Piece:
+        return Piece(key, 0.0, {}, lambda w: {}, needs)
+
+    pieces = [piece("last", "first"), piece("first"), piece("bad"), piece("never", "bad")]
+
+    def command(p: Piece) -> list[str]:
+        needed = [str(workspace.piece_path(key)) for key in p.needs]
+        code = (
+            f"import pathlib, sys; sys.exit(3) if {p.key == 'bad'} else None; "
+            f"assert all(pathlib.Path(n).exists() for n in {needed}); "
+            f"pathlib.Path({str(workspace.piece_path(p.key))!r}).write_text('{{}}')"
+        )
+        return [sys.executable, "-c", code]
+
+    with pytest.raises(Exception, match="bad"):
+        run_in_processes(pieces, workspace, _Silent(), 2, command)
+    assert [p.key for p in pieces if workspace.finished(p.key)] == ["last", "first"]
+
+
+def test_verify_accepts_the_tables_and_detects_a_changed_one(
+    everything: Path, tmp_path: Path
+) -> None:
+    assert (
+        "table1.md: as the pieces say"
+        in succeeded("reproduce", "all", "--out", everything, "--verify").out
+    )
+    copy = tmp_path / "copy"
+    for part in ("pieces", "tables"):
+        for file in (everything / part).iterdir():
+            (copy / part).mkdir(parents=True, exist_ok=True)
+            (copy / part / file.name).write_bytes(file.read_bytes())
+    changed = copy / "pieces" / "afhq-0.05-default.json"
+    piece = json.loads(changed.read_text())
+    piece["result"]["levels"]["0.05"]["psnr"][0] += 1.0
+    changed.write_text(json.dumps(piece))
+    outcome = nediff("reproduce", "table1", "--out", copy, "--verify")
+    assert outcome.code == 2
+    assert "table1.md" in outcome.err
+
+
+def test_refusals_are_sentences(tmp_path: Path) -> None:
+    for arguments, words in (
+        (("table9",), "There is no experiment 'table9'"),
+        (("table1", "--scale", "cpu", "--out", tmp_path), "needs images"),
+        (("table1", "--scale", "cpu", "--data", tmp_path, "--out", tmp_path), "no folder"),
+        (("table1", "--verify", "--out", tmp_path), "no results to verify"),
+        (("table1", "--piece", "x", "--out", tmp_path), "no piece 'x'"),
+        (("fig-examples", "--piece", "examples-inpainting", "--out", tmp_path), "needs these"),
+    ):
+        outcome = nediff("reproduce", *arguments)
+        assert outcome.code == 2, arguments
+        assert words in outcome.err.replace("\n", " "), outcome.err
+
+
+def test_the_plan_lists_every_piece_and_fits_twelve_hours() -> None:
+    """Of the cpu scale, without inpainting and demosaicing as trained by benchmarks.operators."""
+    outcome = succeeded("reproduce", "all", "--scale", "cpu", "--plan")
+    workspace = Workspace(SCALES["cpu"], Path("nowhere"), Path("nowhere"))
+    pieces = all_pieces(list(EXPERIMENTS.values()), workspace)
+    assert f"{len(pieces)} pieces" in outcome.out
+    shared = [f"{p}-afhq-0.075-{m}" for p in ("inpainting", "demosaicing") for m in ("ei", "paper")]
+    shared += [f"{p}-afhq-0.075-default" for p in ("inpainting", "demosaicing")]
+    own = [piece.minutes for piece in pieces if piece.key not in shared]
+    assert len(own) == len(pieces) - 6
+    assert sum(own) <= 12 * 60
+
+
+def test_a_damaged_piece_is_named(everything: Path, tmp_path: Path) -> None:
+    (tmp_path / "pieces").mkdir()
+    (tmp_path / "pieces" / "patches-nbu.json").write_text('{"key": ')
+    outcome = nediff("reproduce", QUICK, "--out", tmp_path)
+    assert outcome.code == 2
+    assert "patches-nbu.json is damaged" in outcome.err.replace("\n", "")
+
+
+# --- the paper's scale, with a few small images laid out as its sets are ---
+
+
+@pytest.fixture(scope="module")
+def paper_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from PIL import Image
+    from scipy.io import savemat
+
+    folder, rng = tmp_path_factory.mktemp("paper-sets"), np.random.default_rng(0)
+    faces = folder / "ffhq" / "images1024x1024" / "00000"
+    faces.mkdir(parents=True)
+    for i in range(24):
+        Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)).save(faces / f"{i:05d}.png")
+    for part, count in (("train", 6), ("val", 4)):
+        for kind in ("cat", "dog"):
+            animals = folder / "afhq" / part / kind
+            animals.mkdir(parents=True)
+            for i in range(count):
+                pixels = rng.integers(0, 256, (60, 70, 3), np.uint8)
+                Image.fromarray(pixels).save(animals / f"{kind}_{i}.jpg")
+    for satellite, top in (("gaofen-1", 1023), ("worldview-2", 2047)):
+        for part in ("PAN_1024", "MS_256"):
+            images = folder / "nbu" / satellite / part
+            images.mkdir(parents=True)
+            for i in range(12):
+                savemat(images / f"{i}.mat", {"imgPAN": rng.integers(0, top + 1, (96, 96))})
+    return folder
+
+
+def small_paper(paper_data: Path, out: Path) -> Workspace:
+    """The paper's scale with little of everything, but its own code paths."""
+    scale = replace(
+        PAPER,
+        side=32,
+        operator_side=32,
+        size="tiny",
+        batch=2,
+        crop=32,
+        train=6,
+        validation=dict.fromkeys(PAPER.validation, 3),
+        steps=dict.fromkeys(PAPER.steps, 2),
+        operator_steps={p: dict.fromkeys(s, 2) for p, s in PAPER.operator_steps.items()},
+        counts=(2, None),
+        count_steps=2,
+        ablation_steps=dict.fromkeys(PAPER.ablation_steps, 2),
+        calibrated=2,
+    )
+    return Workspace(scale, out, out / "runs", paper_data)
+
+
+@pytest.mark.parametrize("name", ["ffhq", "afhq", "nbu"])
+def test_the_papers_sets_are_read_as_they_come(name: str, paper_data: Path, tmp_path: Path) -> None:
+    workspace = small_paper(paper_data, tmp_path)
+    train, val = (sets.open_set(workspace, name, part) for part in ("train", "val"))
+    assert train.channels == (1 if name == "nbu" else 3)
+    assert len(train) == 6
+    assert 1 <= len(val) <= 3
+    assert train.image(0).shape[-2:] == (32, 32)
+    seen = {train.image(i).tobytes() for i in range(len(train))}
+    assert seen.isdisjoint(val.image(i).tobytes() for i in range(len(val)))
+    assert 0.2 < float(np.mean([train.image(i).mean() for i in range(6)])) < 0.8  # full range used
+
+
+def test_a_hugging_face_set_is_read(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="the `datasets` package is optional")
+    rng = np.random.default_rng(0)
+    pictures = [{"image": p} for p in rng.integers(0, 256, (4, 40, 40, 3), np.uint8)]
+    parts = {"train": datasets.Dataset.from_list(pictures)}
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "data" / "afhq"))
+    workspace = small_paper(tmp_path / "data", tmp_path / "out")
+    assert len(sets.open_set(workspace, "afhq", "train")) == 4
+
+
+def test_every_piece_of_the_papers_scale_runs(paper_data: Path, tmp_path: Path) -> None:
+    """All kinds of piece: networks, samplers, operators, counts, ablations, pictures."""
+    workspace = small_paper(paper_data, tmp_path)
+    pieces = {p.key: p for p in all_pieces(list(EXPERIMENTS.values()), workspace)}
+    chosen = [
+        *(f"{images}-0.075-{m}" for images in ("ffhq", "nbu") for m in ("supervised", "cd")),
+        *(f"ffhq-0.075-{m}" for m in ("default", "paper", "sure")),
+        *(f"inpainting-afhq-0.075-{m}" for m in ("ei", "paper", "default", "ambient")),
+        "demosaicing-afhq-0.075-ambient",
+        "afhq-0.05-complexity-paper-n2",
+        "afhq-0.075-ablation-told-1.3",
+        "afhq-0.075-default",
+        "sampler-heun-25-7-0.133",
+        "examples-ffhq-one-step",
+        "examples-ffhq-samples",
+        "examples-inpainting",
+        "patches-nbu",
+    ]
+    for key in chosen:
+        run_piece(pieces[key], workspace)
+        assert workspace.finished(key)
+    assert not any(
+        key.startswith("afhq-0.075-ablation-homogeneous")
+        for key in (p.key for p in ablations.pieces(Workspace(PAPER, tmp_path, tmp_path)))
+    )
+
+
+def test_missing_sets_say_how_to_get_them(tmp_path: Path) -> None:
+    workspace = small_paper(tmp_path, tmp_path / "out")
+    with pytest.raises(Exception, match="stargan-v2"):
+        sets.open_set(workspace, "afhq", "train")
+    (tmp_path / "nbu").mkdir()
+    with pytest.raises(Exception, match="NBUDataset"):
+        sets.open_set(workspace, "nbu", "train")
+
+
+# --- the parts ---
+
+
+def test_a_model_trained_with_other_settings_is_refused(everything: Path) -> None:
+    """Its folder would otherwise be taken for a finished run."""
+    workspace = Workspace(TINY, everything, everything / "runs")
+    model = Model("afhq", 0.05, "default")
+    assert model.folder(workspace).is_dir()
+    with pytest.raises(Exception, match="other settings"):
+        replace(model, steps=7).train(workspace)
+
+
+def test_estimates_above_the_noise_of_training_use_the_invariance(everything: Path) -> None:
+    """D(y, σ) = D(αy, ασ)/α with ασ = σ_n."""
+    workspace = Workspace(TINY, everything, everything / "runs")
+    restorer = Model("afhq", 0.05, "default").train(workspace)
+    y = np.random.default_rng(0).random((2, 3, 32, 32)).astype(np.float32)
+    found = scoring.estimates(restorer, y, 0.1)
+    assert np.allclose(found, 2 * restorer.restore(y / 2, 0.05), atol=1e-6)
+    assert np.array_equal(scoring.estimates(restorer, y, 0.02), restorer.restore(y, 0.02))
+
+
+def test_the_spectrum_of_white_noise_is_flat() -> None:
+    """Power σ² at every frequency; 400 images leave 1 % in the ring with the fewest pixels (8)."""
+    noise = np.random.default_rng(0).normal(0, 0.3, (400, 1, 32, 32)).astype(np.float32)
+    rings = np.array(scoring.radial_spectrum(noise))
+    assert len(rings) == 17
+    assert np.allclose(rings[1:], 0.09, rtol=4 * np.sqrt(2 / (400 * 8)))
+    assert rings[0] == pytest.approx(0, abs=1e-6)
+
+
+def test_patch_norms_are_those_of_the_patches() -> None:
+    images = np.random.default_rng(0).normal(size=(2, 3, 9, 8)).astype(np.float32)
+    first = images[0, :, :4, 4:8].astype(np.float64)
+    assert patches.norms(images, 4, centred=False)[1] == pytest.approx(np.sqrt((first**2).mean()))
+    flat = first - first.mean(axis=(1, 2), keepdims=True)
+    assert patches.norms(images, 4, centred=True)[1] == pytest.approx(np.sqrt((flat**2).mean()))
+    assert len(patches.norms(images, 4, centred=True)) == 2 * 2 * 2
+    assert np.allclose(patches.norms(7 + 0 * images, 4, centred=True), 0)
+
+
+def test_the_slope_of_one_over_root_n() -> None:
+    counts = [10, 100, 1000]
+    assert complexity.slope(counts, [n**-0.5 for n in counts]) == pytest.approx(-0.5)
+    assert complexity.slope(counts, [1.0, -1.0, -1.0]) is None
+
+
+def test_json_keeps_every_number() -> None:
+    record = {"a": [0.1, -2e-05, 3], "b": {"c": [[1.5, 2.5]], "d": "[ 1 ]"}, "e": []}
+    assert json.loads(as_json(record)) == record
+    assert "[0.1, -2e-05, 3]" in as_json(record)
+    with pytest.raises(ValueError, match="JSON"):
+        as_json({"a": float("nan")})
+
+
+def test_a_claim_that_fails_is_said_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    workspace = Workspace(TINY, tmp_path, tmp_path)
+    line = {"sigma": 0.05, "line": "CD, samples", "distance": 2.0}
+    for high, verdict in ((0.4, "confirmed"), (-0.4, "not confirmed")):
+        monkeypatch.setattr(claims.spectra, "rows", lambda w, h=high: [line | {"high": h}])
+        found = {r["claim"][:8]: r["verdict"] for r in claims.rows(workspace)}
+        assert found["CD keeps"] == verdict
+    assert "Not so: σ_n = 0.05 (-0.40 dB)" in claims.table(workspace)
+
+
+def test_offsets_are_drawn_from_the_range_asked_for() -> None:
+    """For the ablation of μ: what the network is given of black images is the offset."""
+    import torch
+
+    from nediff.problem import Problem
+    from nediff.randomness import Draws
+    from nediff.recipes import RECIPES, Batch, training_loss
+
+    y = torch.zeros(64, 1, 8, 8)
+    batch = Batch(y, torch.full((64,), 0.1), Problem.denoising(0.1, 1))
+    for most in (0.0, 0.3, 1.0):
+        recipe = RECIPES["paper"].model_copy(update={"mu_max": most})
+        heard: list[torch.Tensor] = []
+
+        def network(u, sigma, operator, heard=heard):  # type: ignore[no-untyped-def]
+            heard.append(u.mean((1, 2, 3)))
+            return u * 0
+
+        training_loss(recipe, network, batch, Draws(0, "test", 64))
+        found = heard[0][:64]  # then the probes of the divergence
+        assert found.min() >= 0
+        assert float(found.max()) <= most + 1e-6
+        # the largest of 64 uniform draws is below 0.9 of the top with chance 0.9^64 = 0.1 %
+        assert float(found.max()) >= 0.9 * most - 1e-6
