@@ -16,7 +16,14 @@ from nediff.operators import Convolution, Fourier, Identity, LinearOperator
 from nediff.problem import Problem, cartesian_mask, random_mask
 from nediff.randomness import Draws
 from nediff.recipes import Batch
-from nediff.training.misses import Task, coarse_again, hidden_lines, hidden_pixels, moved_again
+from nediff.training.misses import (
+    Task,
+    coarse_again,
+    hidden_lines,
+    hidden_pixels,
+    mosaicked_again,
+    moved_again,
+)
 from nediff.training.spread import missing_scale
 from tests.instruments import deepinv_cases, normals, own_cases
 
@@ -86,21 +93,33 @@ def task_of(name: str) -> Task:
     if name == "moved again":
         problem = Problem.mri(cartesian_mask((SIDE, SIDE), 2, 0), SIGMA)
         return moved_again(images(2, draws), problem, "turns", draws)
+    if name == "mosaicked again":
+        given = Problem.demosaicing(SIGMA).operator.window(0, 0, SIDE, SIDE)
+        level = torch.full((BATCH,), SIGMA)
+        everything = Problem.denoising(SIGMA, 3)
+        return mosaicked_again(Batch(images(3, draws), level, everything, given=given), draws)
     blur = Convolution(kernel())
     coarser = Convolution(torch.full((2, 2), 0.25), 2, "super_resolution")
-    given = blur if name == "blurred again" else coarser
+    chosen = blur if name == "blurred again" else coarser
     fine = SIGMA / 2
     y = images(1, draws)
     batch = Batch(
         y + fine * draws.normal_like(y),
         torch.full((BATCH,), fine),
         Problem.denoising(SIGMA, 1),
-        given=given,
+        given=chosen,
     )
     return coarse_again(batch, draws, SIGMA)
 
 
-TASKS = ("hidden pixels", "hidden lines", "moved again", "blurred again", "made coarse again")
+TASKS = (
+    "hidden pixels",
+    "hidden lines",
+    "moved again",
+    "mosaicked again",
+    "blurred again",
+    "made coarse again",
+)
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -181,7 +181,6 @@ class Trainer:
             drawn.save(self.folder / REHEARSAL_FILE.format(round_))
         return drawn
 
-    @torch.no_grad()
     def rehearsal_of(self, pixels: int, round_: int = 1) -> Rehearsal:
         """Samples of so many pixels in all, by the averaged weights."""
         train, settings = self.batches.measurements, self.config.training

@@ -41,11 +41,8 @@ class Task:
 
 
 def hidden_pixels(batch: Batch, draws: Draws) -> Task:
-    """For masks: some measured pixels are hidden, and miss is x̂ − y there.
-
-    Of a mosaic ``batch.given`` hides enough: its gathered image is complete.
-    """
-    given = batch.given or hide_values(batch.problem.operator, batch.y, HIDDEN, draws)
+    """For masks: some measured pixels are hidden, and miss is x̂ − y there."""
+    given = hide_values(batch.problem.operator, batch.y, HIDDEN, draws)
     hidden = batch.problem.operator.known(batch.y) * (1 - given.known(batch.y))
     return Task(
         given.mask_noise(batch.y),
@@ -54,6 +51,27 @@ def hidden_pixels(batch: Batch, draws: Draws) -> Task:
         lambda estimate: hidden * (estimate - batch.y),
         hidden,
         hidden * expand(batch.sigma.square()),
+    )
+
+
+def mosaicked_again(batch: Batch, draws: Draws) -> Task:
+    """For mosaics: averages of posterior samples, y, are complete images, mosaicked again.
+
+    A block of 2×2 pixels has all colours, so most of its average was measured. Gathered mosaics
+    would do without samples, but are aliased: their colours have detail that is far too strong,
+    and the misses came out a quarter too large.
+    """
+    given = batch.given
+    assert given is not None
+    hidden = 1 - given.known(batch.y)
+    noise = expand(batch.sigma) * draws.normal_like(batch.y)
+    return Task(
+        given.mask_noise(batch.y + noise),
+        batch.sigma,
+        given,
+        lambda estimate: hidden * (estimate - batch.y),
+        hidden,
+        torch.zeros_like(hidden),
     )
 
 

@@ -132,6 +132,7 @@ def _turned_scan(x: Tensor, sigma: float, operator: Fourier, k: int) -> Crop:
     return Crop(known.A(turn(x, k)), sigma, known, operator)
 
 
+@torch.no_grad()
 def draw_rehearsal(
     network: Network,
     train: Measurements,

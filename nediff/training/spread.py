@@ -6,7 +6,8 @@ is shown (misses.py): its misses in the unseen part have E[miss²] = share · Va
 A small network learns that variance v by the Gaussian likelihood,
 Σ log(share·v + noise) + miss²/(share·v + noise), and tells it for what was never measured.
 
-- Masks: measured pixels are hidden. Mosaics: the gathered half-size image is complete.
+- Masks: measured pixels are hidden. Mosaics: averages over 2×2 pixels of posterior samples are
+  complete images, mosaicked again.
 - Blur and super-resolution: the pooled measurement is an image, measured again.
 - MRI, and any other physics: posterior samples are moved and measured again. They are smoother
   than true images; for MRI, hidden lines of k-space then tell by how much v must be larger.
@@ -33,15 +34,19 @@ from nediff.training.misses import (
     coarse_again,
     hidden_lines,
     hidden_pixels,
+    mosaicked_again,
     moved_again,
 )
+from nediff.training.rehearsal import SIDE, draw_rehearsal
 from nediff.training.schedule import learning_rate
 from nediff.unmeasured import UnmeasuredSpread
 
 SHARE_OF_STEPS = 0.1
 """Steps of this network for each step of the denoiser's training."""
 OWN_IMAGES = 64
-"""So many images of our own are moved and measured again."""
+"""So many images of our own are moved and measured again …"""
+OWN_SQUARES = 256
+"""… or squares of them averaged and mosaicked again."""
 
 Report = Callable[[int, int], None]
 Tasks = Callable[[int], Iterable[Task]]
@@ -116,8 +121,10 @@ def _tasks(restorer: Restorer, train: Measurements) -> Tasks:
     def draws(samples: list[int]) -> Draws:
         return Draws(seed, "spread", samples, restorer.device)
 
+    if restorer.problem.kind == "demosaicing":
+        return _mosaic_tasks(restorer, train, seed)
     if isinstance(operator, Mask):
-        masked = source(2 if restorer.problem.kind == "demosaicing" else 1)
+        masked = source(1)
         return lambda step: [
             hidden_pixels(batch.to(restorer.device), draws(samples))
             for samples, batch in masked.groups(step)
@@ -130,6 +137,25 @@ def _tasks(restorer: Restorer, train: Measurements) -> Tasks:
             if batch.given is not None  # images too small to be pooled
         ]
     return _moved_tasks(restorer, train, seed)
+
+
+def _mosaic_tasks(restorer: Restorer, train: Measurements, seed: int) -> Tasks:
+    """Posterior samples of squares of training images, averaged over 2×2 pixels."""
+    problem, settings, device = restorer.problem, restorer.config.training, restorer.device
+    side = max(settings.crop, min(SIDE, train.min_size))
+    pixels = OWN_SQUARES * side**2
+    own = draw_rehearsal(restorer.denoiser, train, problem, settings.crop, pixels, seed, device)
+    halved = restorer.config.recipe.model_copy(update={"pool": (2,), "pool_weights": (1.0,)})
+
+    def tasks(step: int) -> list[Task]:
+        samples = range(step * settings.batch, (step + 1) * settings.batch)
+        return [
+            mosaicked_again(batch.to(device), Draws(seed, "spread", group, device))
+            for group, batch in own.groups(samples, problem, settings.crop, halved, seed)
+            if batch.given is not None  # images too small to be averaged
+        ]
+
+    return tasks
 
 
 def _moved_tasks(restorer: Restorer, train: Measurements, seed: int) -> Tasks:
