@@ -124,6 +124,15 @@ def _indented(value: Any, margin: str) -> str:
     return f"{brackets[0]}\n{inner}{body}\n{margin}{brackets[1]}"
 
 
+def rounded(value: Any, digits: int = 6) -> Any:
+    """Floats to so many significant digits, in lists and dicts too."""
+    if isinstance(value, dict):
+        return {k: rounded(v, digits) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(v, digits) for v in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+
+
 def write_text(path: Path, text: str) -> Path:
     """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)

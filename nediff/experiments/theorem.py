@@ -31,7 +31,7 @@ from nediff.experiments.bounds import (
     holds,
     rescaling_error,
 )
-from nediff.experiments.pieces import Experiment, Piece, Workspace
+from nediff.experiments.pieces import Experiment, Piece, Workspace, rounded
 from nediff.experiments.priors import (
     Grid,
     PowerLaw,
@@ -407,7 +407,7 @@ def figure(result: dict[str, Any], path: str | Path) -> None:
 def pieces(workspace: Workspace) -> list[Piece]:
     """One, without images."""
     scale = workspace.scale.name
-    return [Piece(NAME, 0.6, {"scale": scale}, lambda w: run(w.scale.name))]
+    return [Piece(NAME, 0.6, {"scale": scale}, lambda w: rounded(run(w.scale.name), 5))]
 
 
 def show(workspace: Workspace) -> list[Path]:
