@@ -163,6 +163,22 @@ def test_verify_accepts_the_tables_and_detects_a_changed_one(
     assert "table1.md" in outcome.err
 
 
+def test_what_is_half_finished_can_be_shown_and_verified(everything: Path, tmp_path: Path) -> None:
+    """After a killed run: any pieces, with the tables of those there are."""
+    keys = sorted(p.stem for p in (everything / "pieces").glob("*.json"))
+    for seed in range(4):
+        out = tmp_path / str(seed)
+        (out / "pieces").mkdir(parents=True)
+        for key in random.Random(seed).sample(keys, 10):
+            source = everything / "pieces" / f"{key}.json"
+            (out / "pieces" / source.name).write_bytes(source.read_bytes())
+        workspace = Workspace(TINY, out, out / "runs")
+        for experiment in EXPERIMENTS.values():
+            experiment.write(workspace)
+        assert any((out / "tables").glob("*.md"))
+        succeeded("reproduce", "all", "--out", out, "--verify")
+
+
 def test_refusals_are_sentences(tmp_path: Path) -> None:
     for arguments, words in (
         (("table9",), "There is no experiment 'table9'"),

@@ -126,7 +126,7 @@ def run_reproduce(request: ReproduceRequest) -> None:
             command = _command(request, workspace)
             run_in_processes(pieces, workspace, overview, request.jobs, command)
     for experiment in experiments:
-        for path in experiment.show(workspace):
+        for path in experiment.write(workspace):
             say(str(path), results)
     return None
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nediff.experiments.denoisers import denoiser_piece
-from nediff.experiments.drawing import COLOURS, SOFT, charts, label
+from nediff.experiments.drawing import COLOURS, SOFT, charts, label, legend
 from nediff.experiments.models import METHODS, Model
 from nediff.experiments.pieces import Experiment, Piece, Workspace
 from nediff.experiments.tables import markdown, write_table
@@ -110,7 +110,7 @@ def figure(workspace: Workspace, path: Path) -> None:
                 first = excess[0] * np.sqrt(counts[0] / np.array(counts))
                 chart.loglog(counts, first, ":", color=SOFT, linewidth=1)
             label(chart, METHODS[method].words, "noisy training images N", "excess MSE")
-        axes[0][0].legend(frameon=False, fontsize=7.5)
+        legend(axes[0][0])
 
 
 def show(workspace: Workspace) -> list[Path]:

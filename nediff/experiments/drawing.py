@@ -40,3 +40,9 @@ def label(axes: Any, title: str = "", x: str = "", y: str = "") -> None:
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color(SOFT)
+
+
+def legend(axes: Any, size: float = 7.5) -> None:
+    """If there is anything to name."""
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(frameon=False, fontsize=size)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nediff.experiments.denoisers import LEVELS, denoiser_piece
-from nediff.experiments.drawing import COLOURS, charts, label
+from nediff.experiments.drawing import COLOURS, charts, label, legend
 from nediff.experiments.models import METHODS, Model
 from nediff.experiments.pieces import Experiment, Piece, Workspace
 from nediff.experiments.scales import SETS
@@ -83,7 +83,7 @@ def figure(workspace: Workspace, path: Path) -> None:
                     chart.plot(sigmas, values, "o-", color=colour, label=name, markersize=3)
                 title = WORDS[images] if row == 0 else ""
                 label(chart, title, "test σ" if row == len(shown) - 1 else "", words)
-        axes[0][0].legend(frameon=False, fontsize=7.5)
+        legend(axes[0][0])
 
 
 def show(workspace: Workspace) -> list[Path]:

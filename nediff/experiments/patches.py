@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nediff.experiments.drawing import COLOURS, charts, label
+from nediff.experiments.drawing import COLOURS, charts, label, legend
 from nediff.experiments.pieces import Experiment, Piece, Result, Workspace
 from nediff.experiments.scales import SETS
 from nediff.experiments.sets import WORDS, open_set
@@ -95,7 +95,7 @@ def figure(workspace: Workspace, path: Path) -> None:
             label(axes[0][column], WORDS[images], "", "share of patches" if column == 0 else "")
             words = "share, means taken off" if column == 0 else ""
             label(axes[1][column], "", "norm per pixel", words)
-        axes[0][0].legend(frameon=False, fontsize=7.5)
+        legend(axes[0][0])
 
 
 def show(workspace: Workspace) -> list[Path]:

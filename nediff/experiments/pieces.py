@@ -88,6 +88,11 @@ class Experiment:
     show: Callable[[Workspace], list[Path]]
     """Write the tables and figures from the pieces that are finished; returns the files."""
 
+    def write(self, workspace: Workspace) -> list[Path]:
+        """``show``, if any piece is finished."""
+        begun = any(workspace.finished(piece.key) for piece in self.pieces(workspace))
+        return self.show(workspace) if begun else []
+
 
 def run_piece(piece: Piece, workspace: Workspace) -> None:
     """Do the work and write the file, whole or not at all; nothing if it is there."""

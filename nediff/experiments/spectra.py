@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nediff.experiments.denoisers import denoiser_piece
-from nediff.experiments.drawing import COLOURS, INK, charts, label
+from nediff.experiments.drawing import COLOURS, INK, charts, label, legend
 from nediff.experiments.models import Model
 from nediff.experiments.pieces import Experiment, Piece, Workspace
 from nediff.experiments.tables import markdown, write_table
@@ -90,7 +90,7 @@ def figure(workspace: Workspace, path: Path) -> None:
                 line = row["spectrum"][1:]
                 chart.semilogy(frequency, line, style, color=colour, linewidth=1, label=row["line"])
             label(chart, f"σ_n = {sigma:g}", "cycles per pixel", "power" if column == 0 else "")
-        axes[0][0].legend(frameon=False, fontsize=6.5)
+        legend(axes[0][0], 6.5)
 
 
 def show(workspace: Workspace) -> list[Path]:

@@ -25,7 +25,7 @@ def verify(experiments: Sequence[Experiment], workspace: Workspace) -> list[str]
         again = replace(workspace, out=Path(folder))
         shutil.copytree(pieces, again.out / "pieces")
         for experiment in experiments:
-            experiment.show(again)
+            experiment.write(again)
         for table in sorted((again.out / "tables").glob("*")):
             kept = workspace.out / "tables" / table.name
             checked.append(table.name)
