@@ -33,6 +33,8 @@ PROBLEMS: dict[str, tuple[str, ...]] = {
     "mri": ("supervised", "default", "filled", "ei"),
     "blur": ("supervised", "default", "unrolled", "ei"),
 }
+OURS = ("default", "unrolled", "filled")
+"""With the spread we learn for what was not measured; the others have none."""
 WORDS = {
     "supervised": "supervised (needs clean images)",
     "default": "**ours, the default recipe**",
@@ -112,6 +114,7 @@ def run_piece(name: str, method: str, arguments: argparse.Namespace) -> None:
     """Train (or go on), evaluate and write the piece."""
     import torch
 
+    from nediff.restorer import Restorer
     from nediff.runs import CONFIG_FILE, load_config
     from nediff.training.fitting import run_training, start_folder
 
@@ -127,6 +130,8 @@ def run_piece(name: str, method: str, arguments: argparse.Namespace) -> None:
     if not trained_by.exists():
         trained_by.write_text(json.dumps(provenance()), encoding="utf-8")
     restorer, _ = run_training(config, noisy, folder, problem=problem)
+    if method not in OURS:  # whose samples are those of the sampler alone
+        restorer = Restorer(restorer.problem, restorer.denoiser, restorer.config)
     piece = {
         "problem": name,
         "method": method,
@@ -201,7 +206,8 @@ def write_tables() -> None:
         "*unmeasured* is PSNR at σ_n on the pixels that were not measured. LPIPS and FID-768 of "
         "the estimate / of one posterior sample each; FID-768 against the same images' truth. "
         f"*agreement* is ‖Ax − y‖²/(mσ_n²) of {SAMPLES} samples; error²/variance is for the "
-        "measured pixels / the unmeasured ones (1 is right).",
+        "measured pixels / the unmeasured ones (1 is right). Samples of ours have the spread it "
+        "learned for what was not measured, the others are those of the sampler alone.",
         "",
         "Made by `python -m benchmarks.operators`; every number with its settings is in `pieces/`.",
     ]
@@ -256,7 +262,7 @@ def draw_pictures() -> None:
     from nediff.restorer import Restorer
 
     for name in PROBLEMS:
-        runs = {m: WORK / name / m for m in PROBLEMS[name] if _finished(WORK / name / m)}
+        runs = {m: WORK / name / m for m in PROBLEMS[name] if _finished(name, m)}
         restorers = {m: Restorer.load(folder) for m, folder in runs.items()}
         if "default" in restorers:
             pictures = _phantoms() if name == "mri" else _photographs()
@@ -266,10 +272,9 @@ def draw_pictures() -> None:
             print(path)
 
 
-def _finished(run: Path) -> bool:
-    from nediff.unmeasured import SPREAD_FILE
-
-    return (run / SPREAD_FILE).is_file()
+def _finished(name: str, method: str) -> bool:
+    piece = OUT / "pieces" / f"{name}-{method}.json"
+    return piece.is_file() and (WORK / name / method / "model.safetensors").is_file()
 
 
 def _photographs() -> list[Any]:

@@ -342,7 +342,9 @@ def run_training(
     with torch.no_grad():
         for name, parameter in denoiser.named_parameters():
             parameter.copy_(trainer.shown[name])
-    restorer = Restorer(trainer.problem, denoiser, config)
+    device = trainer.accelerator.device
+    here = trainer.problem.with_operator(trainer.problem.operator.to(device))
+    restorer = Restorer(here, denoiser.to(device), config)
     if finished and can_learn_spread(trainer.problem):
         train, heldout = trainer.batches.measurements, trainer.validation.heldout
         report = None if observer is None else observer.on_spread
