@@ -17,7 +17,7 @@ from nediff.cli.train import TrainingBar
 from nediff.errors import NediffError
 from nediff.experiments.catalogue import EXPERIMENTS, all_pieces, experiments_named
 from nediff.experiments.pieces import Piece, Workspace, run_piece, unfinished
-from nediff.experiments.running import run_here, run_in_processes
+from nediff.experiments.running import log_of, run_here, run_in_processes
 from nediff.experiments.scales import scale_named
 from nediff.experiments.verify import verify
 
@@ -65,11 +65,13 @@ class Overview:
             say(f"{piece.key} (about {piece.minutes:.3g} minutes)")
         self.tick()
 
-    def end(self, piece: Piece) -> None:
+    def end(self, piece: Piece, well: bool) -> None:
         """The line goes, the first bar moves."""
         self.progress.remove_task(self.running.pop(piece.key)[0])
         self.minutes -= piece.minutes
-        self.progress.advance(self.all)
+        self.progress.advance(self.all, 1 if well else 0)
+        if not well:
+            say(f"{piece.key} failed: see {log_of(piece, self.workspace)}")
         self.tick()
 
     def tick(self) -> None:
@@ -118,16 +120,19 @@ def run_reproduce(request: ReproduceRequest) -> None:
         return show_plan(pieces, workspace)
     if request.piece is not None:
         return _run_one(request.piece, pieces, workspace)
+    failed: list[str] = []
     with bar() as progress:
         overview = Overview(progress, pieces, workspace)
         if request.jobs == 1:
             run_here(pieces, replace(workspace, observer=_Steps(overview)), overview)
         else:
             command = _command(request, workspace)
-            run_in_processes(pieces, workspace, overview, request.jobs, command)
+            failed = run_in_processes(pieces, workspace, overview, request.jobs, command)
     for experiment in experiments:
         for path in experiment.write(workspace):
             say(str(path), results)
+    if failed:
+        raise NediffError(f"These pieces failed, and what needs them: {', '.join(failed)}.")
     return None
 
 
@@ -165,9 +170,6 @@ def _run_one(key: str, pieces: list[Piece], workspace: Workspace) -> None:
     missing = [need for need in found[0].needs if not workspace.finished(need)]
     if missing:
         raise NediffError(f"{key} needs these pieces first: {', '.join(missing)}.")
-    import torch
-
-    torch.set_num_threads(1)
     run_piece(found[0], workspace)
 
 

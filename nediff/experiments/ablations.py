@@ -97,7 +97,7 @@ def pieces(workspace: Workspace) -> list[Piece]:
     """One network for each change, then the samplers on that of table 1."""
     found = []
     for ablation in (a for a in TRAINED if _fits(a, workspace)):
-        found.append(denoiser_piece(model_of(ablation, workspace), workspace, sampled=False))
+        found.append(denoiser_piece(model_of(ablation, workspace), workspace, "calibration"))
     base = Model(IMAGES, SIGMA, "default")
     for settings in SAMPLERS.values():
         for chosen in settings:
@@ -116,7 +116,7 @@ def _sampler_piece(base: Model, settings: SamplerSettings) -> Piece:
     def run(workspace: Workspace) -> Result:
         return judge(base, settings, workspace)
 
-    return Piece(_sampler_key(settings), 1.0, recorded, run, (base.key,))
+    return Piece(_sampler_key(settings), 1.0, recorded, run, (base.key,), perceptual=True)
 
 
 def judge(model: Model, settings: SamplerSettings, workspace: Workspace) -> Result:
@@ -139,8 +139,9 @@ def rows(workspace: Workspace) -> list[dict[str, Any]]:
         if result is None:
             continue
         psnr = {f"{s:g}": mean_of(result["levels"][f"{s:g}"])["psnr"] for s in LEVELS}
-        row = {"group": ablation.group, "words": ablation.words, "psnr": psnr}
-        out.append(row | {"method": ablation.method})
+        row: dict[str, Any] = {"group": ablation.group, "words": ablation.words, "psnr": psnr}
+        ratio = result["calibration"]["error2_over_variance"]
+        out.append(row | {"method": ablation.method, "error2_over_variance": ratio})
     return out
 
 
@@ -166,13 +167,20 @@ def table(workspace: Workspace) -> str:
     intro = (
         "One step, PSNR in dB. Ablations of NE-SURE and SURE are trained for "
         f"{steps['paper']} steps, of the default recipe for {steps['default']}, which takes about "
-        "as long; compare within a group, and with the first row of its loss."
+        "as long; compare within a group, and with the first row of its loss. A network that was "
+        "told a wrong σ_n is used with levels as wrong. The last column is of samples at σ_n."
     )
     body = [
-        [r["group"], r["words"], *(f"{r['psnr'][f'{s:g}']:.2f}" for s in LEVELS)]
+        [
+            r["group"],
+            r["words"],
+            *(f"{r['psnr'][f'{s:g}']:.2f}" for s in LEVELS),
+            f"{r['error2_over_variance']:.2f}",
+        ]
         for r in rows(workspace)
     ]
-    lines = [intro, "", *markdown(["part", "change", *(f"σ = {s:g}" for s in LEVELS)], body)]
+    head = ["part", "change", *(f"σ = {s:g}" for s in LEVELS), "error²/variance"]
+    lines = [intro, "", *markdown(head, body)]
     head = ["varied", "solver", "K", "γ", "σ_min/σ_n", "PSNR", "LPIPS", "error²/variance", "lost"]
     body = [
         [

@@ -33,7 +33,7 @@ def pieces(workspace: Workspace) -> list[Piece]:
     order = [counts[-1], counts[0], *counts[1:-1]]
     models = [model_of(workspace, "supervised", None)]
     models += [model_of(workspace, method, count) for method in COMPARED for count in order]
-    return [denoiser_piece(model, workspace, sampled=False) for model in models]
+    return [denoiser_piece(model, workspace, "levels") for model in models]
 
 
 def rows(workspace: Workspace) -> list[dict[str, Any]]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import numpy as np
+
+from nediff.data import Measurements
 from nediff.experiments import scoring
 from nediff.experiments.models import Model
 from nediff.experiments.pieces import Piece, Result, Workspace
@@ -12,6 +17,7 @@ from nediff.sampling.posterior import PAPER_SETTINGS
 LEVELS = (0.01, 0.02, 0.035, 0.05, 0.075, 0.1)
 """Test noise levels; those above σ_n are left out of the figures that stop there."""
 SAMPLES = 8
+Judged = Literal["levels", "calibration", "samples"]
 SAMPLERS: dict[str, tuple[str, ...]] = {
     "supervised": ("paper", "default"),
     "cd": ("paper", "default"),
@@ -31,14 +37,27 @@ def sampler_of(name: str, sigma: float) -> SamplerSettings:
     return SamplerSettings("paper", PAPER_SETTINGS.steps, least / sigma, PAPER_SETTINGS.gamma)
 
 
-def denoiser_piece(model: Model, workspace: Workspace, sampled: bool = True) -> Piece:
-    """Train, then one-step scores at all levels; with ``sampled``, samples and FID too."""
+def denoiser_piece(model: Model, workspace: Workspace, judged: Judged = "samples") -> Piece:
+    """Train, then one-step scores at all levels, and what ``judged`` asks for:
+
+    "levels" nothing more, "calibration" that of our default sampler, "samples" one sample of each
+    image by the samplers of the method, with FID, spectra and calibration.
+    """
     training = workspace.scale.minutes * model.share(workspace)
-    minutes = training + (1 + 2.5 * len(SAMPLERS[model.method]) if sampled else 0.5)
-    return Piece(model.key, minutes, model.settings(workspace), lambda w: _run(model, w, sampled))
+    more = {"levels": 0.5, "calibration": 1.0, "samples": 1 + 2.5 * len(SAMPLERS[model.method])}
+    settings = model.settings(workspace) | {"judged": judged}
+    if judged != "levels":
+        settings |= {"calibrated": workspace.scale.calibrated, "samples": SAMPLES}
+    return Piece(
+        model.key,
+        training + more[judged],
+        settings,
+        lambda w: _run(model, w, judged),
+        perceptual=True,
+    )
 
 
-def _run(model: Model, workspace: Workspace, sampled: bool) -> Result:
+def _run(model: Model, workspace: Workspace, judged: Judged) -> Result:
     restorer = model.train(workspace)
     noisy = model.measurements(workspace, "val")
     truth = scoring.truth_of(noisy)
@@ -46,13 +65,28 @@ def _run(model: Model, workspace: Workspace, sampled: bool) -> Result:
     levels: Result = {}
     for sigma in sorted({*LEVELS, model.sigma}):
         y = scoring.measured_at(noisy, sigma, restorer)
-        estimate = scoring.estimates(restorer, y, sigma)
+        estimate = scoring.estimates(restorer, y, model.told * sigma)
         levels[f"{sigma:g}"] = scoring.image_scores(estimate, truth, perceptual)
-    trained_on = len(model.measurements(workspace, "train"))
-    result: Result = {"training_images": trained_on, "images": len(truth), "levels": levels}
-    if sampled:
+    result: Result = {
+        "trained": model.record(workspace),
+        "training_images": len(model.measurements(workspace, "train")),
+        "images": len(truth),
+        "levels": levels,
+    }
+    if judged == "samples":
         result |= _sampled(restorer, model, workspace)
+    if judged == "calibration":
+        result["calibration"] = _calibration(restorer, noisy, workspace)
     return result
+
+
+def _calibration(restorer: Restorer, noisy: Measurements, workspace: Workspace) -> Result:
+    """Of our default sampler, by a user who believes the σ_n that the training was told."""
+    few = noisy.select(range(min(workspace.scale.calibrated, len(noisy))))
+    y = np.stack([few.image(i) for i in range(len(few))])
+    drawn = scoring.samples(restorer, y, SAMPLES, SamplerSettings(), seed=1)
+    estimate = scoring.estimates(restorer, y, restorer.problem.sigma)
+    return scoring.calibration(drawn, scoring.truth_of(few), estimate)
 
 
 def _sampled(restorer: Restorer, model: Model, workspace: Workspace) -> Result:
@@ -63,6 +97,7 @@ def _sampled(restorer: Restorer, model: Model, workspace: Workspace) -> Result:
     estimate = scoring.estimates(restorer, y, model.sigma)
     side = workspace.scale.side
     out: Result = {
+        "fid_reference": scoring.REFERENCE,
         "spectrum_truth": scoring.radial_spectrum(truth),
         "spectrum": scoring.radial_spectrum(estimate),
         "fid_name": scoring.fid_name(workspace),

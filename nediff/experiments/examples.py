@@ -40,9 +40,9 @@ SAMPLED = (
     ("MMSE (ours)", "default", None),
     ("ours", "default", "default"),
     ("ours, as in the paper", "paper", "paper"),
-    ("CD", "cd", "paper"),
+    ("CD", "cd", "default"),
     ("MMSE (supervised)", "supervised", None),
-    ("EDM (supervised)", "supervised", "paper"),
+    ("EDM (supervised)", "supervised", "default"),
 )
 Row = list[tuple[str, Picture]]
 
@@ -123,7 +123,7 @@ def _operator(workspace: Workspace, problem: str) -> list[Row]:
     y = measured(x, SIGMA, table2.model_of(problem, "default"), workspace)
     row = [("truth", to_picture(x[0])), ("measured", to_picture(y[0]))]
     for method in table2.COMPARED:
-        restorer = table2.model_of(problem, method).train(workspace)
+        restorer = table2.judged(table2.model_of(problem, method), workspace)
         sampler = {"ei": None, "default": "default"}.get(method, "paper")
         row.append(_captioned(METHODS[method].words, _sample(restorer, y, SIGMA, sampler), x))
     return [row]

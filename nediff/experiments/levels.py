@@ -23,7 +23,9 @@ SCORES = {"psnr": "PSNR (dB)", "ssim": "SSIM", "lpips": "LPIPS"}
 def pieces(workspace: Workspace) -> list[Piece]:
     """One network for each set and method; the same ones that table 1 samples from."""
     return [
-        denoiser_piece(Model(images, SIGMA, method), workspace, sampled=method != "sure")
+        denoiser_piece(
+            Model(images, SIGMA, method), workspace, "levels" if method == "sure" else "samples"
+        )
         for images in reversed(SETS)
         for method in COMPARED
     ]

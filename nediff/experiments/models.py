@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +13,19 @@ from typing import Any
 from nediff.config import RecipeConfig, RunConfig
 from nediff.data import Measurements
 from nediff.errors import NediffError
-from nediff.experiments.pieces import Workspace
+from nediff.experiments.pieces import Workspace, as_json, provenance, write_text
 from nediff.experiments.sets import open_set
 from nediff.problem import Problem, random_mask
+from nediff.recipes import recipe_named
 from nediff.restorer import Restorer
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+TRAINED_FILE = "trained.json"
+METRICS_FILE = "metrics.csv"
 SEED = 0
 """Of the noise of the training images, the split and the training; validation has SEED + 1."""
 
@@ -70,8 +82,18 @@ class Model:
         return "-".join(parts)
 
     def settings(self, workspace: Workspace) -> dict[str, Any]:
-        """For the record."""
-        return asdict(self) | {"steps": self._steps(workspace), "scale": workspace.scale.name}
+        """All that the result depends on, for the record."""
+        scale = workspace.scale
+        recipe = recipe_named(METHODS[self.method].recipe, self.problem).model_dump(mode="json")
+        return asdict(self) | {
+            "steps": self._steps(workspace),
+            "recipe": recipe | dict(self.changes),
+            "size": scale.size,
+            "batch": scale.batch,
+            "crop": scale.crop,
+            "seed": SEED,
+            "validation_images": scale.validation[self.images],
+        }
 
     def _steps(self, workspace: Workspace) -> int:
         scale = workspace.scale
@@ -119,7 +141,7 @@ class Model:
             recipe=METHODS[self.method].recipe,
             size=scale.size,
             kind=self.kind,
-            crop=scale.crop,
+            crop=min(scale.crop, noisy.min_size),
             batch=scale.batch,
             seed=SEED,
         )
@@ -134,22 +156,63 @@ class Model:
         return workspace.runs / "models" / self.key
 
     def train(self, workspace: Workspace) -> Restorer:
-        """Train it, or go on, or take what is finished."""
+        """Train it, or go on, or take what is finished; by one process at a time."""
+        folder = self.folder(workspace)
+        with only_one(folder.with_suffix(".lock")):
+            if not (folder / TRAINED_FILE).is_file():
+                self._train(folder, workspace)
+        return Restorer.load(folder)
+
+    def _train(self, folder: Path, workspace: Workspace) -> None:
         from nediff.runs import CONFIG_FILE, load_config
         from nediff.training.fitting import run_training, start_folder
 
-        folder = self.folder(workspace)
         noisy = self.measurements(workspace, "train")
         problem = self.instrument(workspace, (noisy.clean or noisy).channels)
-        wanted = self.config(workspace, noisy, problem)
-        if (folder / CONFIG_FILE).exists():
-            config = load_config(folder)
-            if (config.recipe, config.training.steps) != (wanted.recipe, wanted.training.steps):
-                raise NediffError(
-                    f"{folder} holds a run with other settings; remove it to train {self.key} anew."
-                )
-        else:
-            config = wanted
+        config = self.config(workspace, noisy, problem)
+        if not (folder / CONFIG_FILE).exists():
             start_folder(folder, config, problem)
-        restorer, _ = run_training(config, noisy, folder, workspace.observer, problem=problem)
-        return restorer
+        begun = load_config(folder)
+        for (name, then), now in zip(_parts(begun), _parts(config), strict=True):
+            if then != now[1]:
+                raise NediffError(
+                    f"{folder} was begun with another {name}; remove it to train {self.key} anew."
+                )
+        run_training(begun, noisy, folder, workspace.observer, problem=problem)
+        record = {"made_by": provenance(), "minutes": _minutes(folder / METRICS_FILE)}
+        write_text(folder / TRAINED_FILE, as_json(record))
+
+    def record(self, workspace: Workspace) -> dict[str, Any]:
+        """By which code it was trained, in how many minutes, interruptions left out."""
+        path = self.folder(workspace) / TRAINED_FILE
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+
+def _parts(config: RunConfig) -> list[tuple[str, Any]]:
+    """What a run must agree in to be gone on with."""
+    return [
+        ("noise level", config.data.sigma),
+        ("number of images", config.data.images),
+        ("operator", config.operator),
+        ("network", config.network),
+        ("recipe", config.recipe),
+        ("training", config.training),
+    ]
+
+
+def _minutes(metrics: Path) -> float:
+    """Of the clock, from the last line of metrics.csv."""
+    with open(metrics, encoding="utf-8", newline="") as file:
+        seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
+    return round(seconds[-1] / 60, 2) if seconds else 0.0
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """Wait until no other process is in here; where the system has such locks."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -53,16 +53,29 @@ class Workspace:
         """Whether that file is there."""
         return self.piece_path(key).is_file()
 
-    def result(self, key: str) -> Result | None:
-        """What a finished piece found; None while it is not."""
+    @property
+    def perceptual(self) -> bool:
+        """Whether LPIPS and FID can be had."""
+        return self.weights is not None or self.download
+
+    def record(self, key: str) -> Result | None:
+        """The file of a finished piece; None while it is not."""
         if not self.finished(key):
             return None
         path = self.piece_path(key)
         try:
-            result: Result = json.loads(path.read_text(encoding="utf-8"))["result"]
-        except (ValueError, KeyError) as error:
-            raise NediffError(f"{path} is damaged; remove it to run this piece again.") from error
-        return result
+            record: Result = json.loads(path.read_text(encoding="utf-8"))
+            missing = {"settings", "perceptual", "result"} - record.keys()
+        except (ValueError, AttributeError):
+            missing = {"everything"}
+        if missing:
+            raise NediffError(f"{path} is damaged; remove it to run this piece again.")
+        return record
+
+    def result(self, key: str) -> Result | None:
+        """What a finished piece found; None while it is not."""
+        record = self.record(key)
+        return None if record is None else record["result"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +88,8 @@ class Piece:
     run: Callable[[Workspace], Result]
     needs: tuple[str, ...] = ()
     """Pieces that have to be finished first: they train what this one uses."""
+    perceptual: bool = False
+    """Whether it has LPIPS and FID, if their networks are at hand."""
 
 
 @dataclass(frozen=True)
@@ -95,15 +110,22 @@ class Experiment:
 
 
 def run_piece(piece: Piece, workspace: Workspace) -> None:
-    """Do the work and write the file, whole or not at all; nothing if it is there."""
-    if workspace.finished(piece.key):
+    """Do the work and write the file, whole or not at all; nothing if it is there.
+
+    One thread: the last digits of a sum depend on their number, and small networks gain nothing.
+    """
+    import torch
+
+    if not unfinished([piece], workspace):
         return
+    torch.set_num_threads(1)
     started = time.process_time()
     result = piece.run(workspace)
     record = {
         "key": piece.key,
         "scale": workspace.scale.name,
         "settings": piece.settings,
+        "perceptual": piece.perceptual and workspace.perceptual,
         "result": result,
         "cpu_minutes": round((time.process_time() - started) / 60, 2),
         "made_by": provenance(),
@@ -147,9 +169,22 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def unfinished(pieces: Sequence[Piece], workspace: Workspace) -> list[Piece]:
-    """Each piece once, in order, without those that are done."""
+    """Each piece once, in order, without those that are done as they would be done now."""
     once = {piece.key: piece for piece in pieces}
-    return [piece for piece in once.values() if not workspace.finished(piece.key)]
+    return [piece for piece in once.values() if not _done(piece, workspace)]
+
+
+def _done(piece: Piece, workspace: Workspace) -> bool:
+    """Whether it is finished: with these settings, and with all metrics there are."""
+    record = workspace.record(piece.key)
+    if record is None:
+        return False
+    if record["settings"] != json.loads(json.dumps(piece.settings)):
+        raise NediffError(
+            f"{workspace.piece_path(piece.key)} was made with other settings than this version "
+            "has; remove it, and what it trained, to make it anew."
+        )
+    return bool(record["perceptual"]) or not (piece.perceptual and workspace.perceptual)
 
 
 def provenance() -> dict[str, str]:

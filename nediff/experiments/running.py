@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from nediff.errors import NediffError
 from nediff.experiments.pieces import Piece, Workspace, run_piece, unfinished
 
 
@@ -19,8 +19,8 @@ class Watcher(Protocol):
     def begin(self, piece: Piece) -> None:
         """A piece is taken up."""
 
-    def end(self, piece: Piece) -> None:
-        """It is finished."""
+    def end(self, piece: Piece, well: bool) -> None:
+        """It has ended, well or not."""
 
     def tick(self) -> None:
         """Time has passed."""
@@ -31,7 +31,7 @@ def run_here(pieces: Sequence[Piece], workspace: Workspace, watcher: Watcher) ->
     for piece in unfinished(pieces, workspace):
         watcher.begin(piece)
         run_piece(piece, workspace)
-        watcher.end(piece)
+        watcher.end(piece, True)
 
 
 def run_in_processes(
@@ -40,34 +40,34 @@ def run_in_processes(
     watcher: Watcher,
     jobs: int,
     command: Callable[[Piece], list[str]],
-) -> None:
+) -> list[str]:
     """``jobs`` at a time, each a process by ``command``; what a piece needs is done first.
 
-    What a process says goes to runs/logs. One that fails does not stop the others.
+    What a process says goes to runs/logs. One that fails does not stop the others; their names
+    are returned. Where there are several GPUs, each place has one of its own.
     """
     waiting = unfinished(pieces, workspace)
-    running: dict[str, tuple[Piece, subprocess.Popen[bytes]]] = {}
+    running: dict[int, tuple[Piece, subprocess.Popen[bytes]]] = {}
     failed: list[str] = []
     try:
         while waiting or running:
             for piece in _ready(waiting, workspace, jobs - len(running)):
                 waiting.remove(piece)
                 watcher.begin(piece)
-                running[piece.key] = piece, _start(command(piece), log_of(piece, workspace))
+                place = min(set(range(jobs)) - running.keys())
+                running[place] = piece, _start(command(piece), log_of(piece, workspace), place)
             if not running:
                 break  # what is left needs a piece that failed
             time.sleep(0.2)
             watcher.tick()
-            for piece, process in [r for r in running.values() if r[1].poll() is not None]:
-                del running[piece.key]
-                watcher.end(piece)
-                if process.returncode != 0:
-                    failed.append(piece.key)
+            for place, (piece, process) in list(running.items()):
+                if process.poll() is not None:
+                    del running[place]
+                    watcher.end(piece, process.returncode == 0)
+                    failed += [piece.key] if process.returncode else []
     finally:
         _stop([process for _, process in running.values()])
-    if failed:
-        logs = workspace.runs / "logs"
-        raise NediffError(f"These pieces failed: {', '.join(failed)}; see their logs in {logs}.")
+    return failed
 
 
 def log_of(piece: Piece, workspace: Workspace) -> Path:
@@ -81,10 +81,16 @@ def _ready(waiting: list[Piece], workspace: Workspace, places: int) -> list[Piec
     return able[: max(0, places)]
 
 
-def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+def _start(command: list[str], log: Path, place: int) -> subprocess.Popen[bytes]:
+    import torch
+
     log.parent.mkdir(parents=True, exist_ok=True)
+    environment = dict(os.environ)
+    gpus = torch.cuda.device_count()
+    if gpus > 1 and "CUDA_VISIBLE_DEVICES" not in environment:
+        environment["CUDA_VISIBLE_DEVICES"] = str(place % gpus)
     with open(log, "ab") as file:
-        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
 
 
 def _stop(processes: list[subprocess.Popen[bytes]]) -> None:

@@ -89,16 +89,16 @@ CPU = Scale(
     folders={"ffhq": "faces64", "nbu": "aerial64", "afhq": "cats64"},
     train=None,
     validation=dict.fromkeys(SETS, 400),
-    minutes=8,
-    steps=_equal_minutes(2400),
+    minutes=7,
+    steps=_equal_minutes(2100),
     operator_steps={
         "inpainting": {"ei": 2610, "paper": 2590, "default": 7200, "ambient": 8500},
         "demosaicing": {"ei": 2225, "paper": 2230, "default": 6220, "ambient": 7600},
     },
     operator_minutes=30,
     counts=(10, 30, 100, 300, 1000, None),
-    count_steps=1200,
-    ablation_steps={"paper": 800, "sure": 800, "default": 1400},
+    count_steps=1000,
+    ablation_steps={"paper": 700, "sure": 700, "default": 1250},
 )
 PAPER = Scale(
     name="paper",

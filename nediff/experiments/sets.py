@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,9 @@ HOW_TO_GET = {
     "nbu": "NBU: the panchromatic images of deepinv.datasets.NBUDataset (`nbu/<satellite>/"
     "PAN_1024/*.mat`), as a folder `nbu` inside --data.",
 }
+SPLITS = {"train": ("train",), "val": ("val", "validation", "test")}
+GREY = ("nbu",)
+"""Sets of one channel, which WebP has no way to store."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".mat")
 WORDS = {"ffhq": "FFHQ", "nbu": "NBU", "afhq": "AFHQ"}
 
@@ -51,7 +55,16 @@ def open_set(workspace: Workspace, name: str, part: str, side: int | None = None
     if scale.name == "paper":
         return _resized(workspace, name, part, side)
     images = open_measurements(folder / part, range=(0, 255))
-    return images if most is None else images.select(range(min(most, len(images))))
+    chosen = images if most is None else images.select(range(min(most, len(images))))
+    return _one_channel(chosen) if name in GREY else chosen
+
+
+def _one_channel(images: Measurements) -> Measurements:
+    """Grey pictures stored as RGB; noise on three equal channels could be averaged away."""
+    if images.channels == 1:
+        return images
+    grey = np.stack([images.image(i)[0] for i in range(len(images))])
+    return open_measurements(grey, axes="NHW", range=(0, 1))
 
 
 def _pictures(name: str, part: str, side: int, count: int) -> Measurements:
@@ -94,6 +107,10 @@ def _squares(folder: Path, part: str, side: int) -> Iterator[NDArray[np.uint8]]:
     the hash of its name.
     """
     saved = folder / part if (folder / part).is_dir() else folder
+    if (folder / "dataset_info.json").is_file():
+        raise NediffError(
+            f"{folder} is a single Hugging Face data set; save a DatasetDict with a split 'train'."
+        )
     if (folder / "dataset_dict.json").is_file():
         yield from (_square(image, side) for image in _hugging_face(folder, part))
         return
@@ -122,10 +139,19 @@ def _hugging_face(folder: Path, part: str) -> Iterator[Image.Image]:
         raise NediffError(
             f"{folder} is a Hugging Face data set; reading it needs `pip install datasets`."
         ) from error
-    parts = load_from_disk(str(folder))
-    named = part if part in parts else {"val": "validation"}.get(part, part)
-    for row in parts[named if named in parts else "train"]:
-        yield row["image"]
+    yield from part_of(load_from_disk(str(folder)), part, folder)
+
+
+def part_of(parts: Any, part: str, folder: Path) -> Iterator[Image.Image]:
+    """The pictures of a split; where only "train" is there, one row in ten is for validation."""
+    split = next((s for s in SPLITS[part] if s in parts), None)
+    rows = parts[split or "train"]
+    divided = split is None or not any(s in parts for s in SPLITS["val"])
+    for number, row in enumerate(rows):
+        if "image" not in row:
+            raise NediffError(f"{folder} has no column 'image' but {', '.join(row)}; rename it.")
+        if not divided or _held_out(str(number)) == (part == "val"):
+            yield row["image"]
 
 
 def _square(picture: Image.Image, side: int) -> NDArray[np.uint8]:

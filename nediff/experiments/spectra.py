@@ -15,23 +15,29 @@ from nediff.experiments.tables import markdown, write_table
 
 NAME = "fig-spectra"
 IMAGES, SIGMAS = "afhq", (0.05, 0.075, 0.1)
-LINES = {
-    "MMSE (supervised)": ("supervised", None),
-    "MMSE (ours)": ("default", None),
-    "ours, samples": ("default", "default"),
-    "ours as in the paper, samples": ("paper", "paper"),
-    "CD, samples": ("cd", "paper"),
-    "EDM (supervised), samples": ("supervised", "paper"),
-}
+VARIANTS = {"default": "our defaults", "paper": "recipe and sampler of the paper"}
+"""One sampler for all methods in each, as in table 1."""
+LINES = ("MMSE (self-supervised)", "ours", "CD", "MMSE (supervised)", "EDM (supervised)")
+
+
+def _source(line: str, variant: str) -> tuple[str, str | None]:
+    """The method that trained the network of a line, and its sampler (None: one step)."""
+    sources: dict[str, tuple[str, str | None]] = {
+        "MMSE (self-supervised)": (variant, None),
+        "ours": (variant, variant),
+        "CD": ("cd", variant),
+        "MMSE (supervised)": ("supervised", None),
+        "EDM (supervised)": ("supervised", variant),
+    }
+    return sources[line]
 
 
 def pieces(workspace: Workspace) -> list[Piece]:
     """Those of table 1."""
-    methods = dict.fromkeys(method for method, _ in LINES.values())
     return [
         denoiser_piece(Model(IMAGES, sigma, method), workspace)
         for sigma in SIGMAS
-        for method in methods
+        for method in ("default", "paper", "cd", "supervised")
     ]
 
 
@@ -41,32 +47,40 @@ def rows(workspace: Workspace) -> list[dict[str, Any]]:
     ``high`` is the distance over the upper half of the frequencies, with its sign: the mean.
     """
     out = []
-    for sigma in SIGMAS:
-        for words, (method, sampler) in LINES.items():
-            result = workspace.result(Model(IMAGES, sigma, method).key)
-            if result is None:
-                continue
-            found = result if sampler is None else result["samplers"][sampler]
-            spectrum, truth = np.array(found["spectrum"]), np.array(result["spectrum_truth"])
-            ratio = 10 * np.log10(spectrum[1:] / truth[1:])
-            row = {"sigma": sigma, "line": words, "distance": float(np.sqrt(np.mean(ratio**2)))}
-            row["high"] = float(np.mean(ratio[len(ratio) // 2 :]))
-            out.append(row | {"spectrum": spectrum.tolist(), "truth": truth.tolist()})
+    for variant in VARIANTS:
+        for sigma in SIGMAS:
+            for line in LINES:
+                method, sampler = _source(line, variant)
+                result = workspace.result(Model(IMAGES, sigma, method).key)
+                if result is not None:
+                    found = result if sampler is None else result["samplers"][sampler]
+                    row = {"variant": variant, "sigma": sigma, "line": line}
+                    out.append(row | _compared(found["spectrum"], result["spectrum_truth"]))
     return out
+
+
+def _compared(spectrum: list[float], truth: list[float]) -> dict[str, Any]:
+    ratio = 10 * np.log10(np.array(spectrum[1:]) / np.array(truth[1:]))
+    return {
+        "distance": float(np.sqrt(np.mean(ratio**2))),
+        "high": float(np.mean(ratio[len(ratio) // 2 :])),
+        "spectrum": spectrum,
+        "truth": truth,
+    }
 
 
 def table(workspace: Workspace) -> str:
     """Markdown: distances by noise level."""
-    found = rows(workspace)
-    body = []
-    for words in LINES:
-        mine = {r["sigma"]: r for r in found if r["line"] == words}
-        cells = [
-            f"{mine[s]['distance']:.2f} ({mine[s]['high']:+.2f})" if s in mine else ""
-            for s in SIGMAS
-        ]
-        body.append([words, *cells])
-    head = ["", *(f"σ_n = {s:g}" for s in SIGMAS)]
+    found, body = rows(workspace), []
+    for variant, words in VARIANTS.items():
+        for line in LINES:
+            mine = {r["sigma"]: r for r in found if (r["variant"], r["line"]) == (variant, line)}
+            cells = [
+                f"{mine[s]['distance']:.2f} ({mine[s]['high']:+.2f})" if s in mine else ""
+                for s in SIGMAS
+            ]
+            body.append([words, line, *cells])
+    head = ["with", "", *(f"σ_n = {s:g}" for s in SIGMAS)]
     intro = (
         "Distance of the radial spectrum from the truth's, in dB (RMS over the frequencies); in "
         "brackets the mean over the upper half of them: below zero is too smooth, above too noisy."
@@ -75,22 +89,29 @@ def table(workspace: Workspace) -> str:
 
 
 def figure(workspace: Workspace, path: Path) -> None:
-    """One chart for each noise level."""
+    """Noise levels across, our defaults above, as in the paper below."""
     found = rows(workspace)
-    with charts(path, 1, len(SIGMAS)) as axes:
-        for column, sigma in enumerate(SIGMAS):
-            chart, mine = axes[0][column], [r for r in found if r["sigma"] == sigma]
-            if not mine:
-                continue
-            frequency = np.linspace(0, 0.5, len(mine[0]["truth"]))[1:]
-            chart.semilogy(frequency, mine[0]["truth"][1:], color=INK, linewidth=2, label="truth")
-            for row in mine:
-                colour = COLOURS[list(LINES).index(row["line"])]
-                style = "--" if row["line"].startswith("MMSE") else "-"
-                line = row["spectrum"][1:]
-                chart.semilogy(frequency, line, style, color=colour, linewidth=1, label=row["line"])
-            label(chart, f"σ_n = {sigma:g}", "cycles per pixel", "power" if column == 0 else "")
+    with charts(path, len(VARIANTS), len(SIGMAS)) as axes:
+        for row, (variant, words) in enumerate(VARIANTS.items()):
+            for column, sigma in enumerate(SIGMAS):
+                mine = [r for r in found if (r["variant"], r["sigma"]) == (variant, sigma)]
+                _draw(axes[row][column], mine)
+                title = f"σ_n = {sigma:g}" if column else f"{words}, σ_n = {sigma:g}"
+                label(axes[row][column], title, "cycles per pixel" if row else "", "power")
         legend(axes[0][0], 6.5)
+
+
+def _draw(chart: Any, mine: list[dict[str, Any]]) -> None:
+    """The truth, thick, and a line for each method; estimates dashed."""
+    if not mine:
+        return
+    frequency = np.linspace(0, 0.5, len(mine[0]["truth"]))[1:]
+    chart.semilogy(frequency, mine[0]["truth"][1:], color=INK, linewidth=2, label="truth")
+    for row in mine:
+        colour = COLOURS[LINES.index(row["line"])]
+        style = "--" if row["line"].startswith("MMSE") else "-"
+        line = row["spectrum"][1:]
+        chart.semilogy(frequency, line, style, color=colour, linewidth=1, label=row["line"])
 
 
 def show(workspace: Workspace) -> list[Path]:

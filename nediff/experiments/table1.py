@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from nediff.experiments.denoisers import denoiser_piece
+from nediff.experiments.models import METHODS as GIVEN
 from nediff.experiments.models import Model
 from nediff.experiments.pieces import Experiment, Piece, Workspace
 from nediff.experiments.sets import WORDS
-from nediff.experiments.tables import fid_heading, markdown, number, write_table
+from nediff.experiments.tables import fid_heading, fid_words, markdown, number, write_table
 
 NAME = "table1"
 SETTINGS = (("afhq", 0.075), ("ffhq", 0.075), ("nbu", 0.075), ("afhq", 0.05), ("afhq", 0.1))
@@ -19,6 +20,7 @@ SETTINGS = (("afhq", 0.075), ("ffhq", 0.075), ("nbu", 0.075), ("afhq", 0.05), ("
 METHODS = ("default", "supervised", "paper", "cd")
 VARIANTS = {"paper": "recipe and sampler of the paper", "default": "our defaults"}
 SCORES = ("psnr", "ssim", "lpips")
+FID_FACTS = ("fid_truth", "fid_name", "fid_reference", "images")
 
 
 def pieces(workspace: Workspace) -> list[Piece]:
@@ -31,13 +33,14 @@ def pieces(workspace: Workspace) -> list[Piece]:
 
 
 def rows(workspace: Workspace) -> list[dict[str, Any]]:
-    """The five rows of the paper for each setting, in both variants."""
+    """The five rows of the paper for each setting and CD's own one step, in both variants."""
     out = []
     for variant in VARIANTS:
         for images, sigma in SETTINGS:
             kinds = (
                 ("MMSE (self-supervised)", variant, False),
                 ("ours", variant, True),
+                ("MMSE (CD)", "cd", False),
                 ("CD", "cd", True),
                 ("MMSE (supervised)", "supervised", False),
                 ("EDM (supervised)", "supervised", True),
@@ -46,9 +49,10 @@ def rows(workspace: Workspace) -> list[dict[str, Any]]:
                 result = workspace.result(Model(images, sigma, method).key)
                 if result is None:
                     continue
-                row = {"variant": variant, "images": images, "sigma": sigma, "solver": words}
+                row = {"variant": variant, "set": images, "sigma": sigma, "solver": words}
+                row["given"] = GIVEN[method].given
                 row |= _sampled(result, variant) if sampled else _one_step(result, sigma)
-                out.append(row | {k: result[k] for k in ("fid_truth", "fid_name")})
+                out.append(row | {k: result[k] for k in FID_FACTS})
     return out
 
 
@@ -73,13 +77,23 @@ def table(workspace: Workspace) -> str:
     """Markdown: both variants."""
     found = rows(workspace)
     lines = [
-        "MMSE is one step of the network, the others one posterior sample of each image; FID "
-        "is against clean *training* images, and the floor what the true validation images have. "
+        "MMSE is one step of a network, the others one posterior sample of each image."
+        f"{fid_words(found)} "
         "Of several samples of some images: error²/variance (1 is right), the PSNR that a sample "
         "loses to one step of the same network (3.01 dB is right), and how often the truth lies "
         "between the extreme samples (in brackets: how often it should).",
     ]
-    head = ["images", "σ_n", "solver", "PSNR", "SSIM", "LPIPS", fid_heading(found), "floor"]
+    head = [
+        "images",
+        "σ_n",
+        "solver",
+        "given",
+        "PSNR",
+        "SSIM",
+        "LPIPS",
+        fid_heading(found),
+        "floor",
+    ]
     head += ["error²/variance", "PSNR lost", "coverage (wanted)"]
     for variant, words in VARIANTS.items():
         body = [_cells(row) for row in found if row["variant"] == variant]
@@ -90,9 +104,10 @@ def table(workspace: Workspace) -> str:
 def _cells(row: dict[str, Any]) -> list[str]:
     promised, found = row["coverage"][-1] if row["sampler"] else (None, None)
     return [
-        WORDS[row["images"]],
+        WORDS[row["set"]],
         f"{row['sigma']:g}",
         row["solver"],
+        row["given"],
         number(row["psnr"], 2),
         number(row["ssim"], 3),
         number(row.get("lpips"), 3),

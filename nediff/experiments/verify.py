@@ -26,14 +26,28 @@ def verify(experiments: Sequence[Experiment], workspace: Workspace) -> list[str]
         shutil.copytree(pieces, again.out / "pieces")
         for experiment in experiments:
             experiment.write(again)
-        for table in sorted((again.out / "tables").glob("*")):
+        for table in _tables(experiments, again, workspace):
             kept = workspace.out / "tables" / table.name
             checked.append(table.name)
-            if not kept.is_file() or kept.read_bytes() != table.read_bytes():
-                wrong.append(str(kept))
+            same = kept.is_file() and table.is_file() and kept.read_bytes() == table.read_bytes()
+            wrong += [] if same else [str(kept)]
+    if not checked:
+        raise NediffError(f"{workspace.out} has no pieces of this experiment yet.")
     if wrong:
         raise NediffError(
             f"Not what the pieces say: {', '.join(wrong)}. Run the experiment without --verify to "
             "write the tables anew."
         )
     return checked
+
+
+def _tables(
+    experiments: Sequence[Experiment], again: Workspace, workspace: Workspace
+) -> list[Path]:
+    """Those made anew, and those of these experiments that are kept without pieces."""
+    kept = [
+        again.out / "tables" / path.name
+        for path in (workspace.out / "tables").glob("*")
+        if path.stem in {experiment.name for experiment in experiments}
+    ]
+    return sorted({*(again.out / "tables").glob("*"), *kept})
