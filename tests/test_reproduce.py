@@ -528,3 +528,11 @@ def test_offsets_are_drawn_from_the_range_asked_for() -> None:
         assert float(found.max()) <= most + 1e-6
         # the largest of 64 uniform draws is below 0.9 of the top with chance 0.9^64 = 0.1 %
         assert float(found.max()) >= 0.9 * most - 1e-6
+
+
+def test_the_same_figure_is_the_same_file(everything: Path, tmp_path: Path) -> None:
+    shutil.copytree(everything / "pieces", tmp_path / "pieces")
+    for name in (QUICK, "theorem"):
+        EXPERIMENTS[name].write(Workspace(TINY, tmp_path, tmp_path / "runs"))
+        again, first = (out / "figures" / f"{name}.svg" for out in (tmp_path, everything))
+        assert again.read_bytes() == first.read_bytes()

@@ -22,10 +22,17 @@ def charts(path: Path, rows: int, columns: int, width: float = 3.1) -> Iterator[
     figure = Figure(figsize=(width * columns, 2.5 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     yield axes
+    save(figure, path)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Whole or not at all; the same figure is the same file."""
+    from matplotlib import rc_context
+
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = path.suffix.lstrip(".")
-    undated = {"Date": None} if kind == "svg" else None  # the same figure is the same file
-    with atomic_path(path) as temporary:
+    undated = {"Date": None} if kind == "svg" else None
+    with atomic_path(path) as temporary, rc_context({"svg.hashsalt": "nediff"}):
         figure.savefig(temporary, format=kind, dpi=160, metadata=undated)
 
 

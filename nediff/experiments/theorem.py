@@ -31,6 +31,7 @@ from nediff.experiments.bounds import (
     holds,
     rescaling_error,
 )
+from nediff.experiments.drawing import save
 from nediff.experiments.pieces import Experiment, Piece, Workspace, rounded
 from nediff.experiments.priors import (
     Grid,
@@ -400,8 +401,7 @@ def figure(result: dict[str, Any], path: str | Path) -> None:
     _draw_sweep(tail, heavy, "excess", names)
     for axes in (units, core):
         axes.legend(frameon=False, fontsize=8.5)
-    undated = {"Date": None} if Path(path).suffix == ".svg" else None
-    canvas.savefig(Path(path), dpi=200, metadata=undated)
+    save(canvas, Path(path))
 
 
 def pieces(workspace: Workspace) -> list[Piece]:
@@ -416,7 +416,6 @@ def show(workspace: Workspace) -> list[Path]:
     if result is None:
         return []
     chart = workspace.out / "figures" / f"{NAME}.svg"
-    chart.parent.mkdir(parents=True, exist_ok=True)
     figure(result, chart)
     summary = [{"counterexample": result["counterexample"], "misprints": result["misprints"]}]
     return [write_table(workspace, NAME, table(result), summary), chart]
