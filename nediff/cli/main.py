@@ -236,11 +236,11 @@ def reproduce(
     ] = ScaleName.tiny,
     out: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(help="Where results go: pieces/, tables/, figures/. [reproduced/SCALE]"),
+        typer.Option(help="Where results go; reproduced/SCALE unless told."),
     ] = None,
     runs: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(help="Where the trained networks go. [OUT/runs]"),
+        typer.Option(help="Where the trained networks go; OUT/runs unless told."),
     ] = None,
     data: Annotated[
         Optional[Path],  # noqa: UP045
