@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -24,8 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nediff import __version__
 from nediff.config import RecipeConfig
+from nediff.experiments.pieces import provenance
 
 SIGMA, SEED = 0.075, 0
 LEVELS = (0.01, 0.02, 0.035, 0.05)
@@ -159,21 +158,6 @@ def central_squares(data: Path, side: int, every: int) -> tuple[Any, Any]:
         cut.append(images.crop(i, (height - side) // 2, (width - side) // 2, side, side)[0])
     clean = open_measurements(np.stack(cut), axes="NHW", range=(0, 1))
     return clean, clean.simulate(SIGMA, SEED + 1)
-
-
-def provenance() -> dict[str, Any]:
-    import torch
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], capture_output=True, text=True).stdout.strip()
-
-    changed = git("status", "--porcelain", "--", "nediff", "benchmarks")
-    return {
-        "nediff": __version__,
-        "commit": git("rev-parse", "HEAD") + (" with changes" if changed else ""),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
 
 
 def write_table() -> None:

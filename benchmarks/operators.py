@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.denoising import provenance
+from nediff.experiments.pieces import provenance
 
 SIGMA, SEED, SAMPLES, SAMPLED = 0.075, 0, 8, 48
 LEVELS = (0.01, 0.02, 0.05)

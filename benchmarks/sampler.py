@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.denoising import SIGMA, WORK, central_squares, provenance
+from benchmarks.denoising import SIGMA, WORK, central_squares
 from nediff.evaluation import Calibration
+from nediff.experiments.pieces import provenance
 from nediff.restorer import Restorer
 from nediff.sampling import PAPER_SETTINGS, SamplerSettings
 from nediff.sampling.solvers import network_calls

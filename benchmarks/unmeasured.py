@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.denoising import provenance
 from benchmarks.operators import PROBLEMS, SEED, SIGMA, WORK, open_images, problem_of
+from nediff.experiments.pieces import provenance
 
 OUT = Path("docs/results/unmeasured")
 IMAGES, SAMPLES = 48, 16

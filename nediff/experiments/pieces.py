@@ -203,9 +203,14 @@ def provenance() -> dict[str, str]:
 def _commit() -> str:
     """The commit of the checkout this code runs from; empty for an installed package."""
     here = Path(sys.modules["nediff"].__file__ or "").parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here), *arguments]
         found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        return found.stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--", ".")
+        return git("rev-parse", "HEAD") + (" with changes" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return ""
-    return found.stdout.strip()
