@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,19 +54,18 @@ class Overview:
         done = len(pieces) - len(left)
         self.minutes = sum(piece.minutes for piece in left)
         self.all = progress.add_task("pieces", total=len(pieces), completed=done, note="")
-        self.running: dict[str, tuple[TaskID, float]] = {}
+        self.running: dict[str, TaskID] = {}
 
     def begin(self, piece: Piece) -> None:
         """A line for it."""
-        task = self.progress.add_task(piece.key, total=None, note="")
-        self.running[piece.key] = task, time.monotonic()
+        self.running[piece.key] = self.progress.add_task(piece.key, total=None, note="")
         if not console.is_terminal:
             say(f"{piece.key} (about {piece.minutes:.3g} minutes)")
         self.tick()
 
     def end(self, piece: Piece, well: bool) -> None:
         """The line goes, the first bar moves."""
-        self.progress.remove_task(self.running.pop(piece.key)[0])
+        self.progress.remove_task(self.running.pop(piece.key))
         self.minutes -= piece.minutes
         self.progress.advance(self.all, 1 if well else 0)
         if not well:
@@ -80,7 +78,7 @@ class Overview:
 
     def bar_of(self, key: str) -> TrainingBar:
         """For the steps of its training."""
-        return TrainingBar(self.progress, self.running[key][0])
+        return TrainingBar(self.progress, self.running[key])
 
 
 class _Steps:
