@@ -98,8 +98,8 @@ CPU = Scale(
     },
     operator_minutes=30,
     counts=(10, 30, 100, 300, 1000, None),
-    count_steps=1000,
-    ablation_steps={"paper": 700, "sure": 700, "default": 1250},
+    count_steps=850,
+    ablation_steps={"paper": 700, "sure": 700, "default": 1000},
 )
 PAPER = Scale(
     name="paper",
