@@ -275,16 +275,27 @@ def _cd(
 def _violation(
     recipe: RecipeConfig, denoiser: Map, y: Tensor, sigma: Tensor, draws: Draws
 ) -> Tensor:
-    """The consistency term of `cd` at random levels below σ_n."""
+    """The consistency term of `cd` at random levels below σ_n, without bias for all images, (B,).
+
+    It is computed for some of them, which count as many times more: each step costs as much as
+    several of other losses, and in equal time more steps are worth more.
+    """
+    chosen = (draws.uniform() < recipe.consistency_share).nonzero().flatten().to(y.device)
     level = draws.uniform(recipe.alpha_min, NEAREST).to(y) * sigma
     lower = draws.uniform(recipe.alpha_min, NEAREST).to(y) * level
     way, one, other = (
         [draws.normal_like(y) for _ in range(steps)] for steps in (STEPS_TO, STEPS_ON, STEPS_ON)
     )
+    of_all = y.new_zeros(len(y))
+    if len(chosen) == 0:
+        return of_all
+    y, sigma, level, lower = (t[chosen] for t in (y, sigma, level, lower))
+    way, one, other = ([noise[chosen] for noise in noises] for noises in (way, one, other))
     with torch.no_grad():
         x_t = baselines.descend(denoiser, y, sigma, level, way)
     value = baselines.consistency(denoiser, x_t, level, lower, one, other)
-    return value / level.square() if recipe.weighted else value
+    value = value / level.square() if recipe.weighted else value
+    return of_all.index_add(0, chosen, value / recipe.consistency_share)
 
 
 def _ambient(

@@ -417,18 +417,24 @@ def test_a_sample_is_a_function_of_its_seed_and_number_alone() -> None:
 
 
 def test_the_consistency_term_is_weighted_and_can_be_left_out() -> None:
-    network, draws = tiny(), Draws(0, "l", 4)
-    y = 0.5 + 0.2 * normal((4, 1, 16, 16), 1).float()
-    batch = Batch(y, torch.full((4,), SIGMA), Problem.denoising(SIGMA))
+    network, draws = tiny(), Draws(0, "l", 16)
+    y = 0.5 + 0.2 * normal((16, 1, 16, 16), 1).float()
+    batch = Batch(y, torch.full((16,), SIGMA), Problem.denoising(SIGMA))
 
-    def value(weight: float) -> Tensor:
+    def value(weight: float, share: float = 1.0) -> Tensor:
         draws.restart()
-        return training_loss(
-            RecipeConfig(name="cd", loss="cd", consistency=weight), network, batch, draws
-        ).detach()
+        recipe = RecipeConfig(name="cd", loss="cd", consistency=weight, consistency_share=share)
+        return training_loss(recipe, network, batch, draws).detach()
 
-    torch.testing.assert_close(value(2.0) - value(0.0), 2 * (value(1.0) - value(0.0)))
-    assert bool((value(1.0) != value(0.0)).all())
+    whole = value(1.0) - value(0.0)
+    torch.testing.assert_close(value(2.0) - value(0.0), 2 * whole)
+    assert bool((whole != 0).all())
+    # for half of the images it counts twice, for the others not at all: the same on average
+    half = value(1.0, 0.5) - value(0.0)
+    computed = half != 0
+    assert 0 < int(computed.sum()) < 16
+    torch.testing.assert_close(half[computed], 2 * whole[computed], rtol=1e-3, atol=1e-5)
+    assert torch.equal(value(1.0, 1e-9), value(0.0))  # for none of them
 
 
 # runs
