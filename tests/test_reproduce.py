@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from nediff.errors import NediffError
 from nediff.experiments import ablations, claims, complexity, patches, scoring, sets, table2
@@ -24,10 +26,13 @@ from nediff.experiments.catalogue import EXPERIMENTS, all_pieces
 from nediff.experiments.models import Model
 from nediff.experiments.pieces import Piece, Workspace, as_json, run_piece, unfinished
 from nediff.experiments.running import run_in_processes
-from nediff.experiments.scales import PAPER, SCALES, TINY
+from nediff.experiments.scales import CPU, PAPER, SCALES, TINY
+from nediff.networks import build_denoiser
+from nediff.runs import save_weights
 from tests.command import nediff, succeeded, tree
 
 REPOSITORY = Path(__file__).parents[1]
+SHARED = REPOSITORY.parent / "shared" / "data"
 QUICK = "fig-patch-norms"
 
 
@@ -180,6 +185,39 @@ def test_verify_accepts_the_tables_and_detects_a_changed_one(
     outcome = nediff("reproduce", "table1", "--out", copy, "--verify")
     assert outcome.code == 2
     assert "table1.md" in outcome.err
+
+
+def test_verify_runs_the_kept_networks_and_detects_another_one(
+    everything: Path, tmp_path: Path
+) -> None:
+    out = succeeded("reproduce", "all", "--out", everything, "--verify").out
+    assert all(f"{key}: as the network gives" in out for key in TINY.keeps)
+    for part in ("pieces", "tables", "models"):
+        shutil.copytree(everything / part, tmp_path / part)
+    weights = tmp_path / "models" / "afhq-0.075-default" / "model.safetensors"
+    untrained = Model("afhq", 0.075, "default")
+    workspace = Workspace(TINY, tmp_path, tmp_path / "runs")
+    noisy = untrained.measurements(workspace, "train")
+    config = untrained.config(workspace, noisy, untrained.instrument(workspace, noisy.channels))
+    other = build_denoiser(config.network, seed=1)
+    with torch.no_grad():  # a network begins as the identity
+        for parameter in other.parameters():
+            parameter.add_(0.02)
+    save_weights(weights.parent, dict(other.named_parameters()))
+    outcome = nediff("reproduce", "table1", "--out", tmp_path, "--verify")
+    assert outcome.code == 2
+    assert "afhq-0.075-default.json" in outcome.err
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the images of the cpu scale")
+def test_our_own_results_are_those_of_the_networks_beside_them() -> None:
+    """The committed tables against the pieces, and these against weights, on real images."""
+    out = REPOSITORY / "docs" / "results" / "reproduce" / "cpu"
+    options = ("--scale", "cpu", "--out", out, "--data", SHARED, "--verify")
+    found = succeeded("reproduce", "all", *options).out
+    kept = [key for key in CPU.keeps if (out / "models" / key).is_dir()]
+    assert all(f"{key}: as the network gives" in found for key in kept)
+    assert kept
 
 
 def test_what_is_half_finished_can_be_shown_and_verified(everything: Path, tmp_path: Path) -> None:
@@ -482,7 +520,7 @@ def test_a_claim_that_fails_is_said_to(monkeypatch: pytest.MonkeyPatch, tmp_path
         ([0.4] * 6, "confirmed"),
         ([-0.4] * 6, "not confirmed"),
         ([-0.4] + [0.4] * 5, "confirmed in part"),
-        ([0.4] * 5, "not tested in full (5 of 6)"),
+        ([0.4] * 5, "not tested in full (1 to come)"),
     ):
         rows = [line | {"high": h} for line, h in zip(lines, highs, strict=False)]
         monkeypatch.setattr(claims.spectra, "rows", lambda w, r=rows: r)
@@ -492,21 +530,57 @@ def test_a_claim_that_fails_is_said_to(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert ("σ_n = 0.05 (-0.40 dB)" in claims.table(workspace)) == (highs[0] < 0)
 
 
-def test_scores_are_compared_the_right_way_round() -> None:
-    a, b = ({"psnr": v, "ssim": v, "lpips": v, "fid": v} for v in (2.0, 1.0))
-    assert [claims._better("", a, b, s).holds for s in (*claims.HIGHER, *claims.LOWER)] == [
-        True,
-        True,
-        False,
-        False,
-    ]
-    assert claims._better("", a, {"psnr": None}, "psnr").holds is None
-    assert claims._better("", None, b, "psnr").holds is None
+def kept_scores(folder: Path, **pieces: list[float]) -> Workspace:
+    """A workspace with finished pieces: the same score of each image in all metrics but FID."""
+    workspace = Workspace(TINY, folder, folder)
+    (folder / "pieces").mkdir()
+    for key, values in pieces.items():
+        result = {"sample": dict.fromkeys((*claims.HIGHER, "lpips"), values)}
+        result["sample"]["fid"] = float(np.mean(values))
+        record = {"settings": {}, "perceptual": True, "result": result}
+        workspace.piece_path(key).write_text(json.dumps(record))
+    return workspace
+
+
+def row_of(workspace: Workspace, key: str) -> dict[str, Any]:
+    scores = workspace.result(key)["sample"]
+    return {name: float(np.mean(v)) for name, v in scores.items()} | {"where": [key, "sample"]}
+
+
+def test_scores_are_compared_the_right_way_round(tmp_path: Path) -> None:
+    workspace = kept_scores(tmp_path, a=[2.0, 2.1], b=[1.0, 1.1])
+    a, b = row_of(workspace, "a"), row_of(workspace, "b")
+    for score in (*claims.HIGHER, *claims.LOWER):
+        check = claims._better(workspace, "", a, b, score)
+        assert check.holds is (score in claims.HIGHER)
+        assert check.clear
+    assert claims._better(workspace, "", a, {"psnr": None}, "psnr").holds is None
+    assert claims._better(workspace, "", None, b, "psnr").holds is None
+
+
+def test_a_margin_of_chance_decides_nothing(tmp_path: Path) -> None:
+    """Images differ by 5 dB, methods by 0.1 dB: clear if it is so on every image alike.
+
+    With differences of ±1 dB on 100 images the standard error is 0.1 dB: 0.1 is undecided,
+    0.5 is clear.
+    """
+    rng = np.random.default_rng(0)
+    images, chance = rng.normal(30, 5, 100), rng.permutation([-1.0, 1.0] * 50)
+    pieces = {"b": images, "alike": images + 0.1, "noisy": images + 0.1 + chance}
+    pieces["better"] = images + 0.5 + chance
+    workspace = kept_scores(tmp_path, **{key: list(v) for key, v in pieces.items()})
+    b = row_of(workspace, "b")
+    found = {k: claims._better(workspace, "", row_of(workspace, k), b, "psnr") for k in pieces}
+    assert [k for k, check in found.items() if check.clear and check.holds] == ["alike", "better"]
+    assert found["noisy"].holds
+    assert not found["noisy"].clear
+    assert found["noisy"].figures.endswith("± 0.101")  # 1/√99, the sample's own deviation
+    assert claims._verdict(0, held=3, undecided=1, failed=0) == "confirmed where decided"
+    assert claims._verdict(0, held=0, undecided=2, failed=0) == "undecided"
 
 
 def test_offsets_are_drawn_from_the_range_asked_for() -> None:
     """For the ablation of μ: what the network is given of black images is the offset."""
-    import torch
 
     from nediff.problem import Problem
     from nediff.randomness import Draws

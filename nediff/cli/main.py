@@ -263,7 +263,11 @@ def reproduce(
         bool, typer.Option("--plan", help="Only list the pieces, their minutes and their state.")
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Only compare the tables in OUT with its pieces.")
+        bool,
+        typer.Option(
+            "--verify",
+            help="Only compare the tables in OUT with its pieces, and these with its networks.",
+        ),
     ] = False,
     piece: Annotated[
         Optional[str],  # noqa: UP045

@@ -15,10 +15,10 @@ from nediff.cli.console import bar, console, results, say
 from nediff.cli.train import TrainingBar
 from nediff.errors import NediffError
 from nediff.experiments.catalogue import EXPERIMENTS, all_pieces, experiments_named
-from nediff.experiments.pieces import Piece, Workspace, run_piece, unfinished
+from nediff.experiments.pieces import Experiment, Piece, Workspace, run_piece, unfinished
 from nediff.experiments.running import log_of, run_here, run_in_processes
 from nediff.experiments.scales import scale_named
-from nediff.experiments.verify import verify
+from nediff.experiments.verify import verify, verify_models
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,7 @@ def run_reproduce(request: ReproduceRequest) -> None:
     workspace = request.workspace()
     experiments = experiments_named(request.name)
     if request.verify:
-        for table in verify(experiments, workspace):
-            say(f"{table}: as the pieces say", results)
-        return None
+        return verify_results(experiments, workspace)
     pieces = all_pieces(experiments, workspace)
     if request.plan:
         return show_plan(pieces, workspace)
@@ -132,6 +130,17 @@ def run_reproduce(request: ReproduceRequest) -> None:
     if failed:
         raise NediffError(f"These pieces failed, and what needs them: {', '.join(failed)}.")
     return None
+
+
+def verify_results(experiments: list[Experiment], workspace: Workspace) -> None:
+    """The tables against the pieces and, if the images are at hand, these against networks."""
+    for table in verify(experiments, workspace):
+        say(f"{table}: as the pieces say", results)
+    if workspace.data is None and workspace.scale.folders:
+        say("The networks kept with the results were not run: that needs --data.", results)
+        return
+    for model in verify_models(experiments, workspace):
+        say(f"{model}: as the network gives", results)
 
 
 def list_experiments() -> None:

@@ -59,6 +59,7 @@ def denoiser_piece(model: Model, workspace: Workspace, judged: Judged = "samples
 
 def _run(model: Model, workspace: Workspace, judged: Judged) -> Result:
     restorer = model.train(workspace)
+    model.keep(restorer, workspace)
     noisy = model.measurements(workspace, "val")
     truth = scoring.truth_of(noisy)
     perceptual = scoring.metrics(workspace)

@@ -32,17 +32,19 @@ def pieces(workspace: Workspace) -> list[Piece]:
 
 
 def rows(workspace: Workspace) -> list[dict[str, Any]]:
-    """Means over the validation images: set, method, σ, scores."""
+    """Means over the validation images: set, method, σ, scores; ``where`` are those of each."""
     out = []
     for images in SETS:
         for method in COMPARED:
-            result = workspace.result(Model(images, SIGMA, method).key)
+            key = Model(images, SIGMA, method).key
+            result = workspace.result(key)
             if result is None:
                 continue
-            levels = result["levels"]
             for sigma in (s for s in LEVELS if s <= SIGMA):
-                scores = mean_of(levels[f"{sigma:g}"])
-                out.append({"images": images, "method": method, "sigma": sigma, **scores})
+                where = [key, "levels", f"{sigma:g}"]
+                scores = mean_of(result["levels"][f"{sigma:g}"])
+                row = {"images": images, "method": method, "sigma": sigma, **scores}
+                out.append(row | {"where": where})
     return out
 
 

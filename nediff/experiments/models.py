@@ -6,7 +6,7 @@ import csv
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,12 @@ class Model:
     """Of the recipe."""
     name: str = ""
     """Of an ablation; otherwise the method's."""
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> Model:
+        """The one whose `settings` these are."""
+        own = {field.name: settings[field.name] for field in fields(cls)}
+        return cls(**own | {"changes": tuple((name, value) for name, value in own["changes"])})
 
     @property
     def key(self) -> str:
@@ -162,6 +168,11 @@ class Model:
             if not (folder / TRAINED_FILE).is_file():
                 self._train(folder, workspace)
         return Restorer.load(folder)
+
+    def keep(self, restorer: Restorer, workspace: Workspace) -> None:
+        """Its weights beside the results, if it is one of those kept there."""
+        if self.key in workspace.scale.keeps:
+            restorer.save(workspace.kept_model(self.key))
 
     def _train(self, folder: Path, workspace: Workspace) -> None:
         from nediff.runs import CONFIG_FILE, load_config

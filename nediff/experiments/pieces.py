@@ -49,6 +49,10 @@ class Workspace:
         """The file of a finished piece."""
         return self.out / "pieces" / f"{key}.json"
 
+    def kept_model(self, key: str) -> Path:
+        """The folder of a model that is kept with the results."""
+        return self.out / "models" / key
+
     def finished(self, key: str) -> bool:
         """Whether that file is there."""
         return self.piece_path(key).is_file()

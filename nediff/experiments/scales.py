@@ -45,6 +45,8 @@ class Scale:
     """Training steps of the ablations, by the method they change."""
     calibrated: int = 32
     """Images on which several samples each are drawn, for calibration."""
+    keeps: tuple[str, ...] = ()
+    """The models whose weights are kept with the results, so that anyone can run them again."""
 
 
 def _equal_minutes(supervised: int) -> dict[str, int]:
@@ -79,6 +81,7 @@ TINY = Scale(
     count_steps=3,
     ablation_steps={"paper": 2, "sure": 2, "default": 3},
     calibrated=2,
+    keeps=("afhq-0.075-default", "inpainting-afhq-0.075-default"),
 )
 CPU = Scale(
     name="cpu",
@@ -100,6 +103,7 @@ CPU = Scale(
     counts=(10, 30, 100, 300, 1000, None),
     count_steps=850,
     ablation_steps={"paper": 700, "sure": 700, "default": 1000},
+    keeps=("afhq-0.075-default", "inpainting-afhq-0.075-default"),
 )
 PAPER = Scale(
     name="paper",

@@ -46,12 +46,15 @@ def rows(workspace: Workspace) -> list[dict[str, Any]]:
                 ("EDM (supervised)", "supervised", True),
             )
             for words, method, sampled in kinds:
-                result = workspace.result(Model(images, sigma, method).key)
+                key = Model(images, sigma, method).key
+                result = workspace.result(key)
                 if result is None:
                     continue
                 row = {"variant": variant, "set": images, "sigma": sigma, "solver": words}
                 row["given"] = GIVEN[method].given
                 row |= _sampled(result, variant) if sampled else _one_step(result, sigma)
+                place = ["samplers", variant] if sampled else ["levels", f"{sigma:g}"]
+                row["where"] = [key, *place]
                 out.append(row | {k: result[k] for k in FID_FACTS})
     return out
 

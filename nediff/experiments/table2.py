@@ -51,6 +51,7 @@ def _runner(model: Model) -> Any:
 def run(model: Model, workspace: Workspace) -> Result:
     """Train, then the estimates and one sample of each image, at σ_n."""
     restorer = judged(model, workspace)
+    model.keep(restorer, workspace)
     noisy = model.measurements(workspace, "val")
     truth, perceptual = scoring.truth_of(noisy), scoring.metrics(workspace)
     y = np.stack([noisy.image(i) for i in range(len(noisy))])
@@ -76,7 +77,8 @@ def rows(workspace: Workspace) -> list[dict[str, Any]]:
     out = []
     for problem in PROBLEMS:
         for method in COMPARED:
-            result = workspace.result(model_of(problem, method).key)
+            key = model_of(problem, method).key
+            result = workspace.result(key)
             if result is None:
                 continue
             for kind in ("estimate",) if method == "ei" else ("sample", "estimate"):
@@ -86,6 +88,7 @@ def rows(workspace: Workspace) -> list[dict[str, Any]]:
                     if values is not None
                 }
                 row = {"problem": problem, "method": method, "kind": kind, **scores}
+                row["where"] = [key, kind]
                 row |= {k: result[k] for k in ("fid_truth", "fid_name", "fid_reference", "images")}
                 if kind == "sample":
                     row["error2_over_variance"] = result["calibration"]["error2_over_variance"]
