@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nediff.config import RunConfig
+from nediff.correction import Correction, load_correction, save_correction
 from nediff.data import IntensityRange
 from nediff.divergence import Map
 from nediff.errors import NediffError
@@ -44,9 +45,11 @@ class Posterior(Generic[Array]):
     lower: Array
     upper: Array
     """The interval from the second lowest to the second highest sample (from the lowest to
-    the highest if there are fewer than four)."""
+    the highest if there are fewer than four), stretched about the mean where ``conformal``."""
     coverage: float
     """The share of true values that interval should hold: (n + 1 − 2k)/(n + 1)."""
+    conformal: bool = False
+    """Whether that was made sure of with clean images (`nediff calibrate --clean`)."""
 
 
 class Restorer:
@@ -63,11 +66,14 @@ class Restorer:
         denoiser: Denoiser,
         config: RunConfig,
         unmeasured: UnmeasuredSpread | None = None,
+        correction: Correction | None = None,
     ) -> None:
         self.problem, self.config = problem, config
         self.denoiser = denoiser.eval()
         self.unmeasured = unmeasured
         """How uncertain pixels are that were not measured; None where that was not learned."""
+        self.correction = correction
+        """Of the spread of samples; None for a run that was not calibrated."""
         self.sampler = SamplerSettings()
 
     @property
@@ -106,21 +112,23 @@ class Restorer:
         if len(seeds) != len(batch):
             raise NediffError(f"{len(batch)} images need as many seeds, not {len(seeds)}.")
         levels = self._levels(batch, sigma)
-        samples = sample_posterior(
-            self.denoiser_of(problem),
-            batch,
-            levels,
-            problem,
-            n,
-            seeds,
-            settings or self.sampler,
-            progress,
-        )
-        if self.unmeasured is not None and sigma in (None, self.problem.sigma):
-            estimate = self.denoiser(batch, levels, problem.operator)
-            variance = self.unmeasured.variance(batch, estimate, levels, problem.operator)
+        used, denoiser = settings or self.sampler, self.denoiser_of(problem)
+        samples = sample_posterior(denoiser, batch, levels, problem, n, seeds, used, progress)
+        at_sigma = sigma in (None, self.problem.sigma)
+        unmeasured = self.unmeasured if at_sigma else None  # learned for that level only
+        correction = self.correction if self._corrects(used) else None
+        if correction is not None or unmeasured is not None:
+            estimate = denoiser(batch, levels)
+        if correction is not None:
+            samples = correction.apply(samples, estimate, levels, problem, seeds)
+        if unmeasured is not None:
+            variance = unmeasured.variance(batch, estimate, levels, problem.operator)
             samples = add_unseen(samples, variance, problem.operator, seeds)
         return _like(y, samples, leading=(n,))
+
+    def _corrects(self, settings: SamplerSettings) -> bool:
+        """Whether the correction was found for this way of sampling."""
+        return self.correction is not None and self.correction.sampler == settings
 
     def summarise(
         self, y: Array, n: int = 16, seed: int | Sequence[int] = 0, sigma: float | None = None
@@ -130,14 +138,24 @@ class Restorer:
             raise NediffError(f"A spread needs at least 2 samples, not {n}.")
         samples = torch.as_tensor(self.sample(y, n, seed, sigma))
         k = 2 if n >= 4 else 1
-        ordered = samples.sort(dim=0).values
+        mean, ordered = samples.mean(0), samples.sort(dim=0).values
+        stretch = self._stretch(n, sigma)
         return Posterior(
-            mean=_like(y, samples.mean(0)),
+            mean=_like(y, mean),
             sd=_like(y, samples.std(0)),
-            lower=_like(y, ordered[k - 1]),
-            upper=_like(y, ordered[n - k]),
+            lower=_like(y, mean + (stretch or 1.0) * (ordered[k - 1] - mean)),
+            upper=_like(y, mean + (stretch or 1.0) * (ordered[n - k] - mean)),
             coverage=(n + 1 - 2 * k) / (n + 1),
+            conformal=stretch is not None,
         )
+
+    def _stretch(self, n: int, sigma: float | None) -> float | None:
+        """Of the intervals of n samples, if clean images have shown how much they need."""
+        at_sigma = sigma in (None, self.problem.sigma)
+        if self.correction is None or not self._corrects(self.sampler) or not at_sigma:
+            return None
+        conformal = self.correction.conformal
+        return conformal.stretch if conformal is not None and conformal.samples == n else None
 
     def save(self, folder: str | Path) -> None:
         """Write config.yaml, model.safetensors and the card README.md."""
@@ -147,6 +165,8 @@ class Restorer:
         save_weights(Path(folder), dict(self.denoiser.named_parameters()))
         if self.unmeasured is not None:
             save_spread(Path(folder), self.unmeasured)
+        if self.correction is not None:
+            save_correction(Path(folder), self.correction)
         save_config(Path(folder), self.config)
         write_card(Path(folder), self.config)
 
@@ -162,7 +182,8 @@ class Restorer:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         problem = load_problem(Path(folder), config, physics)
         problem = problem.with_operator(problem.operator.to(device))
-        return cls(problem, denoiser.to(device), config, load_spread(Path(folder), config, device))
+        spread = load_spread(Path(folder), config, device)
+        return cls(problem, denoiser.to(device), config, spread, load_correction(Path(folder)))
 
     def _batch(self, y: Tensor | NDArray[np.float32]) -> Tensor:
         if not (y.is_floating_point() if isinstance(y, Tensor) else y.dtype.kind == "f"):

@@ -16,7 +16,9 @@ from nediff.cli.operator import refuse_small
 from nediff.data import Measurements, Units, atomic_path, open_measurements, sigma_to_unit
 from nediff.errors import NediffError
 from nediff.evaluation import Evaluation, evaluate_blind, evaluate_with_truth
+from nediff.evaluation.blind import Blind
 from nediff.evaluation.evaluate import Spread
+from nediff.evaluation.revealed import Revealed, SpreadClass
 from nediff.problem import Problem
 from nediff.restorer import Restorer
 from nediff.training.fitting import check_measurements
@@ -54,7 +56,7 @@ def run_evaluate(request: EvaluateRequest) -> None:
     _print(result, restorer.problem.kind)
 
 
-def _open(restorer: Restorer, source: str, axes: str | None, clean: bool) -> Measurements:
+def open_for(restorer: Restorer, source: str, axes: str | None, clean: bool) -> Measurements:
     """Measurements, or ``clean`` images, of as many channels as such have in this run."""
     with counting("reading images") as report:
         found = open_measurements(source, range=restorer.range, axes=axes, progress=report)
@@ -71,8 +73,8 @@ def _measure(restorer: Restorer, request: EvaluateRequest) -> Evaluation:
     noisy, clean, lower = _opened(restorer, request)
     if clean is None:
         with counting("evaluating") as report:
-            return evaluate_blind(restorer, noisy, request.seed, report)
-    clean = _trimmed(noisy, clean, restorer.problem)
+            return evaluate_blind(restorer, noisy, request.samples, request.seed, report)
+    clean = trimmed(noisy, clean, restorer.problem)
     with counting("evaluating") as report:
         return evaluate_with_truth(
             restorer, noisy, clean, request.samples, lower, request.seed, report
@@ -85,14 +87,14 @@ def _opened(
     """Measurements, the truth if there is one, and the lower levels to look at."""
     problem = restorer.problem
     if request.simulate is None:
-        noisy = _open(restorer, request.images, request.axes, clean=False)
+        noisy = open_for(restorer, request.images, request.axes, clean=False)
         refuse_misfits(noisy.files, problem)
         if request.clean is None:
             return noisy, None, []
-        clean = _open(restorer, request.clean, request.axes, clean=True)
-        _refuse_mismatch(noisy, clean, problem)
+        clean = open_for(restorer, request.clean, request.axes, clean=True)
+        refuse_mismatch(noisy, clean, problem)
         return noisy, clean, []
-    images = _open(restorer, request.images, request.axes, clean=True)
+    images = open_for(restorer, request.images, request.axes, clean=True)
     level = sigma_to_unit(request.simulate, request.units, images.range)
     if not math.isclose(level, problem.sigma, rel_tol=1e-6):
         raise NediffError(
@@ -105,7 +107,8 @@ def _opened(
     return noisy, images, [fraction * problem.sigma for fraction in LOWER_LEVELS]
 
 
-def _refuse_mismatch(noisy: Measurements, clean: Measurements, problem: Problem) -> None:
+def refuse_mismatch(noisy: Measurements, clean: Measurements, problem: Problem) -> None:
+    """Refuse clean images that cannot be those behind the noisy ones."""
     if len(noisy) != len(clean):
         raise NediffError(
             f"There are {len(noisy)} noisy images and {len(clean)} clean ones; they must be the "
@@ -122,7 +125,7 @@ def _refuse_mismatch(noisy: Measurements, clean: Measurements, problem: Problem)
             )
 
 
-def _trimmed(noisy: Measurements, clean: Measurements, problem: Problem) -> Measurements:
+def trimmed(noisy: Measurements, clean: Measurements, problem: Problem) -> Measurements:
     """Without the last rows and columns that a coarser measurement did not reach."""
     sizes = [problem.operator.image_size(*noisy.size(i)) for i in range(len(noisy))]
     windows = zip(clean.windows, sizes, strict=True)
@@ -137,12 +140,7 @@ def _pixels(measurements: Measurements, i: int) -> str:
 def _print(result: Evaluation, kind: str) -> None:
     if result.levels:
         results.print(_table(result, "noisy" if kind == "denoising" else "first guess"))
-    blind = result.blind
-    say(
-        f"without truth: estimated PSNR {blind.estimated_psnr:.2f} dB (SURE), "
-        f"{blind.predicted_psnr:.2f} dB predicted by the network itself",
-        results,
-    )
+    _print_blind(result.blind, kind)
     if result.spread is not None:
         _print_spread(result.spread, "")
     if result.consistency is not None:
@@ -155,6 +153,42 @@ def _print(result: Evaluation, kind: str) -> None:
         masked = kind in ("inpainting", "demosaicing")
         of_what = "what was not measured" if masked else "the image itself"
         _print_spread(result.spread_unmeasured, f" of {of_what}")
+
+
+def _print_blind(blind: Blind, kind: str) -> None:
+    """What noisy images say without the truth, and what they cannot say."""
+    low, high = blind.interval
+    say(
+        f"without truth: estimated PSNR {blind.estimated_psnr:.2f} dB (SURE; 95 % confidence "
+        f"{low:.2f} to {high:.2f}), {blind.predicted_psnr:.2f} dB predicted by the network itself",
+        results,
+    )
+    off = ", ".join(f"{share:.0%} at contrast {alpha:g}" for alpha, share in blind.equivariance)
+    say(f"  images of less contrast are restored alike but for {off} of the error", results)
+    if blind.error2_over_variance is not None:
+        say(
+            f"  error²/variance: {blind.error2_over_variance:.3f} by SURE (1 is right; above it "
+            "error bars are too narrow)",
+            results,
+        )
+    if blind.pairs is not None:
+        print_pairs(blind.pairs)
+    if kind != "denoising":
+        say("  All of this is of what was measured, A x; the rest it cannot see.", results)
+
+
+def print_pairs(pairs: Revealed, words: str = "") -> None:
+    """error²/variance by classes of predicted variance."""
+    known = pairs.true_ratio is not None
+    table = Table(title=f"{words} error²/variance by predicted variance, from recorrupted pairs")
+    for column in ("variance / σ²", "without truth", "by the truth")[: 3 if known else 2]:
+        table.add_column(column, justify="right")
+    rows: list[tuple[str, SpreadClass | Revealed]] = [("all", pairs)]
+    rows = [*((f"{c.variance:.3f}", c) for c in pairs.classes), *rows]
+    for words, row in rows:
+        cells = [words, f"{row.ratio:.2f} ± {row.ratio_error:.2f}"]
+        table.add_row(*cells, *([f"{row.true_ratio:.2f}"] if known else []))
+    results.print(table)
 
 
 def _table(result: Evaluation, before: str) -> Table:

@@ -215,6 +215,23 @@ def evaluate(
 
 
 @app.command()
+def calibrate(
+    run: Annotated[Path, typer.Argument(help="A run folder made by `nediff train`.")],
+    images: Annotated[str, typer.Argument(help="Noisy images; those it was trained on will do.")],
+    clean: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="The same without noise, if you have some: intervals with a guarantee."),
+    ] = None,
+    seed: SeedOption = 0,
+    axes: AxesOption = None,
+) -> None:
+    """Put the error bars right, from noisy images alone; RUN remembers it."""
+    from nediff.cli.calibrate import CalibrateRequest, run_calibrate
+
+    run_calibrate(CalibrateRequest(run, images, clean, seed, axes))
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where to write the report.")] = Path("demo"),
     minutes: Annotated[float, typer.Option(help="Training time.")] = 3.0,
