@@ -35,7 +35,7 @@ Integers = NDArray[np.int64]
 class Blocks:
     """n blocks of one channel each, in unit range.
 
-    ``energy`` (n, 64): squared orthonormal cosine coefficients, the mean in column 0;
+    ``energy`` (n, 64): squared orthonormal cosine coefficients, of the mean (column 0) zero;
     ``mean``, ``channel``, ``row`` and ``column`` (as fractions of the image) and ``group`` (n,).
     ``clipped``: the share of the blocks looked at that held a value at an end of the data, or were
     of one value; they are left out unless hardly any other is left.
@@ -131,6 +131,14 @@ def _stride(height: int, width: int, channels: int, share: float) -> int:
 _Table = tuple[NDArray[np.float32], Floats, Integers, Floats, Floats, Integers, int]
 
 
+def cosine_energies(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Blocks (n, 8, 8) → squared orthonormal cosine coefficients (n, 64), without the mean's."""
+    centred = pixels - pixels.mean(axis=(1, 2), keepdims=True, dtype=np.float64)
+    coefficients = dctn(centred.astype(np.float32), axes=(1, 2), norm="ortho")
+    energies: NDArray[np.float32] = np.square(coefficients).reshape(-1, SIDE * SIDE)
+    return energies
+
+
 def _blocks_of(
     window: NDArray[np.float32],
     ends: Floats,
@@ -149,8 +157,7 @@ def _blocks_of(
     low, high = pixels.min(axis=(1, 2)), pixels.max(axis=(1, 2))
     whole = (low > ends[0, grid[0]]) & (high < ends[1, grid[0]]) & (low < high)
     means = pixels.mean(axis=(1, 2), dtype=np.float64)
-    centred = pixels - means[:, None, None].astype(np.float32)
-    energy = np.square(dctn(centred, axes=(1, 2), norm="ortho")).reshape(-1, SIDE * SIDE)
+    energy = cosine_energies(pixels)
     rows = place[0] + place[2] * (grid[1] * stride + SIDE / 2) / height
     columns = place[1] + place[3] * (grid[2] * stride + SIDE / 2) / width
     group = np.full(len(means), index % GROUPS)
@@ -159,7 +166,7 @@ def _blocks_of(
         group = (tile + 7 * index) % GROUPS
     order = np.argsort(~whole, kind="stable")
     return (
-        energy[order].astype(np.float32),
+        energy[order],
         means[order],
         grid[0][order],
         rows[order],
@@ -174,19 +181,15 @@ def _joined(tables: list[_Table], ends: tuple[float, float]) -> Blocks:
     total = sum(len(table[1]) for table in tables)
     left_out = sum(table[6] for table in tables)
     enough = total - left_out >= max(64, total // 100)
-    parts: list[list[NDArray[np.generic]]] = [[] for _ in range(6)]
-    for table in tables:
-        keep = len(table[1]) - table[6] if enough else len(table[1])
-        for part, values in zip(parts, table[:6], strict=True):
-            part.append(values[:keep])
-    energy, mean, channel, row, column, group = (np.concatenate(part) for part in parts)
+    kept = [len(table[1]) - table[6] if enough else len(table[1]) for table in tables]
+    tables_kept = list(zip(tables, kept, strict=True))
     return Blocks(
-        energy.astype(np.float32),
-        mean.astype(np.float64),
-        channel.astype(np.int64),
-        row.astype(np.float64),
-        column.astype(np.float64),
-        group.astype(np.int64),
-        left_out / total,
-        ends,
+        energy=np.concatenate([table[0][:n] for table, n in tables_kept]),
+        mean=np.concatenate([table[1][:n] for table, n in tables_kept]),
+        channel=np.concatenate([table[2][:n] for table, n in tables_kept]),
+        row=np.concatenate([table[3][:n] for table, n in tables_kept]),
+        column=np.concatenate([table[4][:n] for table, n in tables_kept]),
+        group=np.concatenate([table[5][:n] for table, n in tables_kept]),
+        clipped=left_out / total,
+        ends=ends,
     )
