@@ -84,7 +84,7 @@ def _moments(energy: Floats, variance: Floats) -> tuple[Floats, Floats]:
 
 
 def _by_group(blocks: Blocks, values: Floats) -> Floats:
-    return np.bincount(blocks.group, values, minlength=GROUPS)
+    return np.bincount(blocks.group, values, minlength=GROUPS).astype(np.float64)
 
 
 def _score(first: float, second: float, count: float) -> float:
@@ -103,7 +103,9 @@ def _decades(score: float) -> float:
 
     if excess(1e-3) >= 0:
         return 0.0
-    return _MOST_DECADES if excess(_MOST_DECADES) <= 0 else float(brentq(excess, 1e-3, _MOST_DECADES))
+    return (
+        _MOST_DECADES if excess(_MOST_DECADES) <= 0 else float(brentq(excess, 1e-3, _MOST_DECADES))
+    )
 
 
 def _histogram(energies: Floats, limit: float) -> tuple[tuple[float, ...], float]:

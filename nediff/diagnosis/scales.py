@@ -19,8 +19,8 @@ from nediff.pooling import pool
 
 FACTORS = (2, 4)
 SAFE = 0.5
-"""A score from here: spectra that differ in shape by less than 5 dB."""
-WORST = 10.0
+"""A score from here: spectra that differ in shape by less than 4 dB."""
+WORST = 8.0
 """dB of difference that mean nothing in common."""
 RINGS: NDArray[np.int64] = np.round(FREQUENCY).astype(np.int64)
 """(64,): the ring of frequencies of each coefficient, 1 to 10; 0 is the mean."""
@@ -46,7 +46,7 @@ class ScaleInvariance:
     """How alike the images pooled by ``factor`` are to the images.
 
     ``deviation``: rms over frequencies of the difference of the spectra in dB, their mean
-    difference taken out. ``score`` = 1 − deviation/10 dB, in [0, 1]; None where the images are too
+    difference taken out. ``score`` = 1 − deviation/8 dB, in [0, 1]; None where the images are too
     small or too noisy to tell.
     """
 
@@ -73,7 +73,7 @@ def spectrum_of(
     error: Floats = patches.std(axis=0, dtype=np.float64) / np.sqrt(len(patches))
     rings = []
     for ring in range(1, int(RINGS.max()) + 1):
-        inside = ring == RINGS
+        inside: NDArray[np.bool_] = np.equal(RINGS, ring)
         signal = float(mean[inside].mean()) - noise
         sure = signal > max(3 * float(error[inside].mean()) / np.sqrt(inside.sum()), _SEEN * noise)
         rings.append(signal if sure else float("nan"))

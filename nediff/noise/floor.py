@@ -12,6 +12,7 @@ to the mean energies V over the frequencies f.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,6 +138,10 @@ class Estimate:
     def total_error(self) -> float:
         """Both together."""
         return float(np.hypot(self.error, self.doubt))
+
+
+Measure = Callable[[Blocks], Estimate]
+"""Of the noise variance of blocks: `white_variance`, or `total_variance` of correlated noise."""
 
 
 def jackknife(left_out: Floats) -> Floats:

@@ -6,7 +6,6 @@ blocks, and a line is drawn through variance against mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +13,7 @@ from scipy.stats import t as student
 
 from nediff.data import IntensityRange, Measurements
 from nediff.noise.blocks import Blocks, Floats, gather_blocks
-from nediff.noise.floor import Estimate, white_variance
+from nediff.noise.floor import Measure, white_variance
 
 CLASSES = 12
 LEAST_BLOCKS = 400
@@ -66,10 +65,6 @@ class PoissonGaussian:
 def estimate_signal_dependence(measurements: Measurements, seed: int = 0) -> PoissonGaussian:
     """Gain and constant of the noise, with standard errors, in the units of the data."""
     return signal_of(gather_blocks(measurements, seed), measurements.range)
-
-
-Measure = Callable[[Blocks], Estimate]
-"""Of the noise variance of blocks: `white_variance`, or one for correlated noise."""
 
 
 def signal_of(

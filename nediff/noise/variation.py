@@ -10,7 +10,7 @@ from scipy.stats import t as student
 
 from nediff.data import Measurements
 from nediff.noise.blocks import Blocks, gather_blocks
-from nediff.noise.floor import Estimate, as_sigma, white_variance
+from nediff.noise.floor import Estimate, Measure, as_sigma, white_variance
 
 CELLS = 4
 """Rows and columns of the grid of positions; 2 or 1 where there are too few blocks."""
@@ -61,10 +61,10 @@ def estimate_by_channel(measurements: Measurements, seed: int = 0) -> Variation:
     return by_channel(gather_blocks(measurements, seed))
 
 
-def by_channel(blocks: Blocks) -> Variation:
-    """The same of blocks already gathered."""
+def by_channel(blocks: Blocks, measure: Measure = white_variance) -> Variation:
+    """The same of blocks already gathered, with a ``measure`` of their noise variance."""
     channels = (blocks.select(blocks.channel == c) for c in np.unique(blocks.channel))
-    return compare([as_sigma(white_variance(part)) for part in channels])
+    return compare([as_sigma(measure(part)) for part in channels])
 
 
 def estimate_by_position(measurements: Measurements, seed: int = 0) -> Variation:
@@ -72,11 +72,11 @@ def estimate_by_position(measurements: Measurements, seed: int = 0) -> Variation
     return by_position(gather_blocks(measurements, seed))
 
 
-def by_position(blocks: Blocks) -> Variation:
-    """The same of blocks already gathered."""
+def by_position(blocks: Blocks, measure: Measure = white_variance) -> Variation:
+    """The same of blocks already gathered, with a ``measure`` of their noise variance."""
     for cells in (CELLS, CELLS // 2):
         rows, columns = ((place * cells).astype(int) for place in (blocks.row, blocks.column))
         parts = [blocks.select(rows * cells + columns == cell) for cell in range(cells**2)]
         if min(len(part) for part in parts) >= LEAST_BLOCKS:
-            return compare([as_sigma(white_variance(part)) for part in parts])
-    return compare([as_sigma(white_variance(blocks))])
+            return compare([as_sigma(measure(part)) for part in parts])
+    return compare([as_sigma(measure(blocks))])
