@@ -29,12 +29,13 @@ from nediff.diagnosis.flaws import (
     rounding_of,
 )
 from nediff.diagnosis.scales import compare, spectrum_of
-from nediff.noise import gather_blocks
+from nediff.noise import Blocks, gather_blocks
+from nediff.noise.blocks import cosine_energies
 from tests.command import float_folder, nediff, succeeded
 from tests.pictures import clean, measured, noisy
 
 SIGMA = 0.05
-SEEDS = range(3)
+SEEDS = range(2)
 
 
 def with_noise(pictures: NDArray[Any], sigma: Any, seed: int) -> NDArray[np.float32]:
@@ -56,8 +57,8 @@ def pictures() -> NDArray[np.float64]:
 
 
 def test_good_data_give_no_warning() -> None:
-    """Six sets of 144 images (as many squares of 64 × 64, of the 100 to 140 that are enough)."""
-    for seed in range(6):
+    """Four sets of 300 images, as many squares of 64 × 64 pixels, which is enough."""
+    for seed in range(4):
         found = diagnose(noisy(clean("power", count=300, seed=seed), SIGMA, seed))
         assert [w.code for w in found.warnings] == []
         assert found.noise.sigma.value == pytest.approx(SIGMA, rel=0.03)
@@ -66,7 +67,7 @@ def test_good_data_give_no_warning() -> None:
 
 
 def test_each_kind_of_bad_noise_has_its_warning(pictures: NDArray[np.float64]) -> None:
-    """Three seeds each; 24 images are few, which is said too."""
+    """Two seeds each; 24 images are few, which is said too."""
     kernel = np.outer([1, 2, 1], [1, 2, 1]) / 6.0
     bright = 0.5 + 3 * (clean("smooth", count=24) - 0.5) * 0.8
     slanted = SIGMA * np.sqrt(np.clip(0.2 + 1.6 * bright, 0.05, None))
@@ -118,7 +119,7 @@ def test_detectors_over_many_seeds(pictures: NDArray[np.float64]) -> None:
     accounts are 1e-5 and less.
     """
     for seed in range(20):
-        values = with_noise(pictures[:8], 0.03, seed)
+        values = with_noise(0.25 + pictures[:8] / 2, 0.03, seed)
         eight = np.round(np.clip(values, 0, 1) * 255).astype(np.uint8)
         good, bytes_ = list(values), [(e / 255).astype(np.float32) for e in eight]
         assert not blocky(*blockiness_of(good))
@@ -174,7 +175,7 @@ def test_the_contrast_score_is_free_of_the_noise() -> None:
     """Var(S)/E[S²] with noise up to 0.1 as without: within 0.02, where signal is 0.1 as well."""
     for name in ("power", "edges", "astronaut"):
         pictures = clean(name, count=24)
-        exact = gather_blocks(measured(pictures.astype(np.float32)))
+        exact = gather_blocks(noisy(pictures, 1e-5, 0))  # without any, blocks at the ends are lost
         expected = contrast_of(exact, np.zeros(len(exact))).score
         assert expected is not None
         for sigma in (0.03, 0.1):
@@ -186,13 +187,16 @@ def test_the_contrast_score_is_free_of_the_noise() -> None:
 def test_the_contrast_score_of_a_known_spread() -> None:
     """White patches of contrast 10^U, U even over d decades: the score says d.
 
-    S of a patch is a mean of 63 squares, which widens it by 2/63, and adds to R the same share.
+    S of a patch is a mean of 63 squares, which adds 2/63 to R, and 4000 patches leave 3 %.
     """
     rng = np.random.default_rng(0)
     for decades in (0.5, 1.0, 2.0):
-        contrast = 10 ** rng.uniform(-1 - decades, -1, (4000, 1, 1, 1))
-        values = (0.5 + contrast * rng.normal(size=(4000, 1, 8, 8))).astype(np.float32)
-        blocks = gather_blocks(measured(values))
+        contrast = 10 ** rng.uniform(-1 - decades, -1, (4000, 1, 1))
+        pixels = (contrast * rng.normal(size=(4000, 8, 8))).astype(np.float32)
+        zeros = np.zeros(4000)
+        group = np.arange(4000) % 20
+        energy = cosine_energies(pixels)
+        blocks = Blocks(energy, zeros, group, zeros, zeros, group, 0.0, (0.0, 1.0))
         found = contrast_of(blocks, np.zeros(len(blocks)))
         assert found.decades == pytest.approx(decades, rel=0.2)
     flat = noisy(np.full((8, 1, 32, 32), 0.5), 0.1, 0)
@@ -278,7 +282,7 @@ def test_the_page(tmp_path: Path) -> None:
     succeeded("diagnose", data, "--html", file)
     page = file.read_text(encoding="utf-8")
     assert page.count("<svg") == 5
-    assert page.count("data:image/png;base64") == 4
+    assert page.count("<figure>") == 4
     assert "a&lt;b" in page
     assert "a<b" not in page
     assert "http" not in page.replace("http://www.w3.org", "").replace(

@@ -96,7 +96,7 @@ def _noise(found: Diagnosis) -> Iterator[str]:
         yield "  whether it depends on the signal cannot be seen"
     else:
         yield "  it does not depend on the signal, as far as can be seen"
-    across, down = noise.whiteness.correlation[0, 1], noise.whiteness.correlation[1, 0]
+    across, down = noise.whiteness.neighbours
     verdict = "white" if noise.whiteness.white else "correlated"
     yield f"  {verdict}: correlation of neighbours {across:+.2f} across, {down:+.2f} down"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nediff.diagnosis.advice import Warning
+from nediff.diagnosis.advice import Advice
 from nediff.diagnosis.diagnose import Diagnosis, diagnose
 
-__all__ = ["Diagnosis", "Warning", "diagnose"]
+__all__ = ["Advice", "Diagnosis", "diagnose"]

@@ -26,6 +26,7 @@ EDGES: Floats = np.linspace(-4, 0, 41)
 """Of log₁₀ of the contrast, for the histogram."""
 _COUNT = SIDE**2 - 1  # values of a patch without its mean
 _DETECTED = 3.0  # standard deviations of the noise's own energy
+_KNOWN = 0.05  # of the noise's variance, which is known no better: less signal may be none
 _MOST_DECADES = 6.0
 
 
@@ -60,7 +61,8 @@ def contrast_of(blocks: Blocks, variance: Floats) -> Contrast:
     total, left_out = sums.sum(axis=1), (sums.sum(axis=1)[:, None] - sums)[:, sums[2] > 0]
     rms = math.sqrt(max(total[0] / total[2], 0))
     spread = float(jackknife(left_out[0] / np.maximum(left_out[2], 1)))
-    drowned = not total[0] / total[2] > 3 * spread
+    least = max(3 * spread, _KNOWN * float(np.mean(variance)))
+    drowned = not total[0] / total[2] > least
     score = None if drowned else _score(*total)
     error = float(jackknife(np.array([_score(*column) for column in left_out.T])))
     limit = float(np.mean(variance)) * _DETECTED * math.sqrt(2 / _COUNT)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nediff.data import Measurements
-from nediff.diagnosis.advice import Facts, Warning, warnings_of
+from nediff.diagnosis.advice import Advice, Facts, warnings_of
 from nediff.diagnosis.contrast import Contrast, contrast_of
 from nediff.diagnosis.expectation import Expectation, expectation_of
 from nediff.diagnosis.flaws import (
@@ -76,7 +76,7 @@ class Diagnosis:
     spectra: tuple[Spectrum, ...]
     scales: tuple[ScaleInvariance, ...]
     expectation: Expectation | None
-    warnings: tuple[Warning, ...]
+    warnings: tuple[Advice, ...]
     command: str
     examples: tuple[tuple[str, NDArray[np.float32]], ...]
     """(name, image) of a few, for the report."""

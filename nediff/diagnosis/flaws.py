@@ -75,33 +75,32 @@ def blockiness_of(images: Sequence[Image]) -> tuple[float, float]:
     The jump between pixels j and j + 1 is |y_(j+1) − y_j − (y_j − y_(j−1) + y_(j+2) − y_(j+1))/2|;
     the eight phases of j are compared, since a crop may begin anywhere.
     """
+    across = _worst_phase(images)
+    down = _worst_phase([image.transpose(0, 2, 1) for image in images])
+    return max(across, down, key=lambda found: found[1])
+
+
+def _worst_phase(images: Sequence[Image]) -> tuple[float, float]:
+    """The phase of the columns with the largest excess, in standard errors."""
     sums, counts = np.zeros((2, GROUPS, _GRID))
     for number, image in enumerate(images):
-        for turned in (image, image.transpose(0, 2, 1)):
-            if turned.shape[2] < 2 * _GRID:
-                continue
-            step = np.diff(turned.astype(np.float64), axis=2)
-            jump = np.abs(step[..., 1:-1] - (step[..., :-2] + step[..., 2:]) / 2)
-            rows = np.arange(jump.shape[1])
-            phase = (np.arange(jump.shape[2]) + 1) % _GRID
-            group = (rows * GROUPS // len(rows) + number) % GROUPS
-            for p in range(_GRID):
-                by_row = jump[..., phase == p].sum(axis=(0, 2))
-                sums[:, p] += np.bincount(group, by_row, minlength=GROUPS)
-                counts[:, p] += (
-                    np.bincount(group, minlength=GROUPS) * jump.shape[0] * (phase == p).sum()
-                )
-    if counts.sum() == 0:
+        if image.shape[2] < 2 * _GRID:
+            continue
+        step = np.diff(image.astype(np.float64), axis=2)
+        jump = np.abs(step[..., 1:-1] - (step[..., :-2] + step[..., 2:]) / 2)
+        phase = (np.arange(jump.shape[2]) + 1) % _GRID
+        group = (np.arange(jump.shape[1]) * GROUPS // jump.shape[1] + number) % GROUPS
+        rows = np.bincount(group, minlength=GROUPS) * jump.shape[0]
+        for p in range(_GRID):
+            by_row = jump[..., phase == p].sum(axis=(0, 2))
+            sums[:, p] += np.bincount(group, by_row, minlength=GROUPS)
+            counts[:, p] += rows * (phase == p).sum()
+    there = np.flatnonzero(counts.sum(axis=1) > 0)
+    if len(there) < 2:
         return 0.0, 0.0
     excess = _phase_excess(sums.sum(axis=0), counts.sum(axis=0))
-    there = counts.sum(axis=1) > 0
-    left_out = np.stack(
-        [
-            _phase_excess(sums.sum(0) - sums[g], counts.sum(0) - counts[g])
-            for g in np.flatnonzero(there)
-        ]
-    )
-    score = excess / np.maximum(jackknife(left_out), 1e-6)
+    left_out = [_phase_excess(sums.sum(0) - sums[g], counts.sum(0) - counts[g]) for g in there]
+    score = excess / np.maximum(jackknife(np.stack(left_out)), 1e-6)
     worst = int(np.argmax(score))
     return float(excess[worst]), float(score[worst])
 

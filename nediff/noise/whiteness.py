@@ -23,6 +23,7 @@ from nediff.noise.floor import (
     FLAT_SHARES,
     FREQUENCY,
     Estimate,
+    FloorSpectrum,
     flattest,
     from_frequency,
     jackknife,
@@ -32,8 +33,10 @@ LAGS = 3
 """Up to so many pixels in each direction."""
 MATERIAL = 0.08
 """Correlations below do no harm."""
+STRONG = 0.25
+"""As much in the fit with all lags, which is less sure."""
 SIGNIFICANT = 4.0
-"""Standard errors: for 15 lags a false alarm in a thousand, though errors are estimates too."""
+"""Standard errors; of three lags a false alarm in 5,000, were the errors not estimates too."""
 _LOWEST = 2.0  # frequencies below are the image's
 
 
@@ -42,20 +45,29 @@ class Whiteness:
     """Autocorrelation (4, 4) of lags 0 to 3 down and across, 1 at (0, 0), and its errors.
 
     ``errors`` hold both the spread between parts of the data and the doubt about texture.
+    ``nearest`` and ``nearest_errors`` (2, 2): the same if lags of 2 and 3 are taken as zero. So
+    few unknowns are far surer of weak correlations; strong ones reach further, and show in the
+    other.
     ``variance`` is r(0, 0), the variance of the noise whatever its correlation (unit range).
     """
 
     correlation: Floats
     errors: Floats
+    nearest: Floats
+    nearest_errors: Floats
     variance: float
 
     @property
     def white(self) -> bool:
         """No lag has a correlation that is both material and significant."""
-        off = np.abs(self.correlation)
-        beyond = (off > MATERIAL) & (off > SIGNIFICANT * self.errors)
-        beyond[0, 0] = False
-        return not bool(beyond.any())
+        near = _beyond(self.nearest, self.nearest_errors, MATERIAL)
+        return not (near or _beyond(self.correlation, self.errors, STRONG))
+
+    @property
+    def neighbours(self) -> tuple[float, float]:
+        """The correlation of neighbours across and down."""
+        found = self.nearest if self.white else self.correlation
+        return float(found[0, 1]), float(found[1, 0])
 
     @property
     def kernel(self) -> Floats:
@@ -74,6 +86,12 @@ class Whiteness:
         return scaled
 
 
+def _beyond(correlation: Floats, errors: Floats, material: float) -> bool:
+    found = np.abs(correlation)
+    found[0, 0] = 0
+    return bool(((found > material) & (found > SIGNIFICANT * errors)).any())
+
+
 def estimate_whiteness(measurements: Measurements, seed: int = 0) -> Whiteness:
     """The autocorrelation of the noise."""
     return whiteness_of(gather_blocks(measurements, seed))
@@ -82,14 +100,19 @@ def estimate_whiteness(measurements: Measurements, seed: int = 0) -> Whiteness:
 def whiteness_of(blocks: Blocks) -> Whiteness:
     """The same of blocks already gathered."""
     few, more = (flattest(blocks, _LOWEST, share) for share in FLAT_SHARES[:2])
-    correlation = _normalised(_autocovariance(few.mean, EXPONENT))
-    low, high = (_normalised(_autocovariance(few.mean, p)) for p in DOUBTFUL_EXPONENTS)
+    variance = total_variance(blocks).value
+    return Whiteness(*_correlation(few, more, LAGS), *_correlation(few, more, 1), variance)
+
+
+def _correlation(few: FloorSpectrum, more: FloorSpectrum, lags: int) -> tuple[Floats, Floats]:
+    """Autocorrelation and errors, (lags + 1, lags + 1), from the flattest blocks."""
+    found = _normalised(few.mean, EXPONENT, lags)
+    low, high = (_normalised(few.mean, p, lags) for p in DOUBTFUL_EXPONENTS)
     # noise is the same in all flat blocks, what is left of texture is not
-    texture = correlation - _normalised(_autocovariance(more.mean, EXPONENT))
-    left_out = [_normalised(_autocovariance(row, EXPONENT)) for row in few.left_out]
-    spread = jackknife(np.stack(left_out))
-    errors = np.sqrt(np.square(spread) + np.square((high - low) / 2) + np.square(texture))
-    return Whiteness(correlation, errors, total_variance(blocks).value)
+    texture = found - _normalised(more.mean, EXPONENT, lags)
+    spread = jackknife(np.stack([_normalised(row, EXPONENT, lags) for row in few.left_out]))
+    errors: Floats = np.sqrt(spread**2 + np.square((high - low) / 2) + texture**2)
+    return found, errors
 
 
 def total_variance(blocks: Blocks) -> Estimate:
@@ -102,7 +125,8 @@ def total_variance(blocks: Blocks) -> Estimate:
     return Estimate(float(max(value, 0)), error, float(abs(high - low)) / 2)
 
 
-def _normalised(covariance: Floats) -> Floats:
+def _normalised(spectrum: Floats, exponent: float, lags: int) -> Floats:
+    covariance = _autocovariance(spectrum, exponent, lags)
     correlation: Floats = covariance / max(covariance[0, 0], 1e-30)
     return correlation
 
@@ -115,11 +139,11 @@ def _responses() -> Floats:
     return np.stack(columns, axis=1)
 
 
-def _autocovariance(spectrum: Floats, exponent: float) -> Floats:
-    """r (4, 4) by least squares with weights 1/V², texture c ≥ 0."""
+def _autocovariance(spectrum: Floats, exponent: float, lags: int = LAGS) -> Floats:
+    """r (lags + 1, lags + 1) by least squares with weights 1/V², texture c ≥ 0."""
     fitted = from_frequency(_LOWEST)
     values = spectrum[fitted]
-    one = _responses()
+    one = _responses()[:, : lags + 1]
     design = np.einsum("ui,vj->uvij", one, one).reshape(SIDE * SIDE, -1)[fitted]
     texture = (FREQUENCY[fitted, None] / SIDE) ** -exponent
     weight = 1 / np.maximum(values, 1e-6 * values.mean() + 1e-30)[:, None]
@@ -127,5 +151,5 @@ def _autocovariance(spectrum: Floats, exponent: float) -> Floats:
     found = np.linalg.lstsq(full * weight, values * weight[:, 0], rcond=None)[0]
     if found[-1] < 0:
         found = np.linalg.lstsq(design * weight, values * weight[:, 0], rcond=None)[0]
-    covariance: Floats = found[: (LAGS + 1) ** 2].reshape(LAGS + 1, LAGS + 1)
+    covariance: Floats = found[: (lags + 1) ** 2].reshape(lags + 1, lags + 1)
     return covariance

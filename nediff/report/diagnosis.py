@@ -120,13 +120,16 @@ def _signal(found: Diagnosis) -> str:
 def _correlation(found: Diagnosis) -> str:
     whiteness = found.noise.whiteness
     figure, axes = _axes("Correlation of the noise", "distance in pixels", "correlation")
-    lags = np.arange(len(whiteness.correlation))
-    for values, errors, colour, words, shift in (
-        (whiteness.correlation[0], whiteness.errors[0], BLUE, "across", -0.04),
-        (whiteness.correlation[:, 0], whiteness.errors[:, 0], ORANGE, "down", 0.04),
+    white = whiteness.white  # then only the nearest lags are known well
+    shown = whiteness.nearest if white else whiteness.correlation
+    errors = whiteness.nearest_errors if white else whiteness.errors
+    lags = np.arange(len(shown))
+    for values, bars, colour, words, shift in (
+        (shown[0], errors[0], BLUE, "across", -0.04),
+        (shown[:, 0], errors[:, 0], ORANGE, "down", 0.04),
     ):
         axes.errorbar(
-            lags + shift, values, errors, fmt="o-", color=colour, markersize=4.5, label=words
+            lags + shift, values, bars, fmt="o-", color=colour, markersize=4.5, label=words
         )
     axes.axhline(0, color=GREY, linewidth=1)
     axes.set_xticks(lags)
