@@ -153,6 +153,32 @@ def _value(choice: Enum | None) -> str | None:
 
 
 @app.command()
+def diagnose(
+    data: Annotated[str, typer.Argument(help="Noisy images: a folder, a glob or one file.")],
+    json_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--json", help="Write the findings to this file."),
+    ] = None,
+    html_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--html", help="Write a page with charts to this file."),
+    ] = None,
+    range_: RangeOption = None,
+    axes: AxesOption = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Look at noisy images before training: how strong is the noise, and what can be expected?
+
+    Estimates σ, tests what training assumes (white noise that does not depend on the signal,
+    images that come at many contrasts and scales), warns in plain words, and says what to type
+    next.
+    """
+    from nediff.cli.diagnose import DiagnoseRequest, run_diagnose
+
+    run_diagnose(DiagnoseRequest(data, json_file, html_file, range_, axes, seed))
+
+
+@app.command()
 def restore(
     run: Annotated[Path, typer.Argument(help="A run folder made by `nediff train`.")],
     images: Annotated[str, typer.Argument(help="Noisy images: a folder, a glob or one file.")],
