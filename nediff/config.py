@@ -24,6 +24,15 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
+class SigmasConfig(_Strict):
+    """What there is to know of sigmas.csv without reading it."""
+
+    least: float = Field(gt=0, allow_inf_nan=False)
+    """That of the cleanest image, in unit intensities; `DataConfig.sigma` is the largest."""
+    fingerprint: str
+    """Of all names and levels."""
+
+
 class DataConfig(_Strict):
     """What was measured, and how its numbers become unit intensities."""
 
@@ -40,9 +49,11 @@ class DataConfig(_Strict):
     fingerprint: str = ""
     """Of the images' names and sizes: on them depend the split and the simulated noise."""
     sigma: float = Field(gt=0, allow_inf_nan=False)
-    """σ_n in unit intensities."""
+    """σ_n in unit intensities: of all images, or the largest where ``sigmas`` says so."""
+    sigmas: SigmasConfig | None = None
+    """Each image has a noise level of its own; they are in sigmas.csv."""
     simulate: float | None = None
-    """The images were clean and noise of this level was added once …"""
+    """The images were clean and noise of this level (or ``sigmas``) was added once …"""
     simulate_seed: int = 0
     """… from this seed."""
 

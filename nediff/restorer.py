@@ -10,12 +10,12 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from nediff.config import RunConfig
 from nediff.data import IntensityRange
-from nediff.divergence import Map
+from nediff.divergence import Map, expand
 from nediff.errors import NediffError
 from nediff.networks import Denoiser, build_denoiser
 from nediff.problem import Problem
@@ -32,6 +32,10 @@ from nediff.sampling.posterior import Progress
 from nediff.unmeasured import UnmeasuredSpread, add_unseen, load_spread, save_spread
 
 Array = TypeVar("Array", Tensor, NDArray[np.float32])
+
+MOST_NOISE = 2.0
+"""Images may be so many times as noisy as the noisiest of the training: to restore them their
+contrast is reduced by as much, and images of yet less contrast at σ_n were never learned from."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +80,16 @@ class Restorer:
         return IntensityRange(self.config.data.low, self.config.data.high)
 
     @torch.no_grad()
-    def restore(self, y: Array, sigma: float | None = None) -> Array:
-        """The MMSE estimate E[x | y] at noise level ``sigma`` (σ_n unless told)."""
+    def restore(self, y: Array, sigma: float | ArrayLike | None = None) -> Array:
+        """The MMSE estimate E[x | y] at noise level ``sigma``: a number, or one for each image.
+
+        Unless told it is σ_n, that of the training; where that had several, it must be told.
+        Above σ_n, by the method's own invariance, D(y, σ) = D(αy, ασ)/α with ασ = σ_n.
+        """
         batch, problem = self.measured(y)
-        estimate = self.denoiser(batch, self._levels(batch, sigma), problem.operator)
-        return _like(y, estimate)
+        level, alpha = self.levels(len(batch), sigma)
+        estimate = self.denoiser(expand(alpha) * batch, level, problem.operator)
+        return _like(y, estimate / expand(alpha))
 
     @torch.no_grad()
     def sample(
@@ -88,7 +97,7 @@ class Restorer:
         y: Array,
         n: int = 1,
         seed: int | Sequence[int] = 0,
-        sigma: float | None = None,
+        sigma: float | ArrayLike | None = None,
         settings: SamplerSettings | None = None,
         progress: Progress | None = None,
     ) -> Array:
@@ -96,16 +105,18 @@ class Restorer:
 
         Sample k depends on the image, the seed and k alone, whatever else is in the batch.
         ``seed`` may be one number per image. The measured part of a sample is a draw of the
-        diffusion model. Pixels that were not measured get their conditional mean and, at σ_n and
+        diffusion model. Pixels that were not measured get their conditional mean and, at levels
         where it was learned, independent noise of their remaining uncertainty: right pixel by
-        pixel, not as a texture.
+        pixel, not as a texture. ``sigma`` is as for `restore`; above σ_n, too, what is sampled is
+        the image of contrast α, and divided by α.
         """
         batch, problem = self.measured(y)
         seeds = [operator.index(s) for s in np.atleast_1d(np.asarray(seed, dtype=object))]
         seeds = seeds * len(batch) if np.ndim(seed) == 0 else seeds
         if len(seeds) != len(batch):
             raise NediffError(f"{len(batch)} images need as many seeds, not {len(seeds)}.")
-        levels = self._levels(batch, sigma)
+        levels, alpha = self.levels(len(batch), sigma)
+        batch = expand(alpha) * batch
         samples = sample_posterior(
             self.denoiser_of(problem),
             batch,
@@ -116,14 +127,19 @@ class Restorer:
             settings or self.sampler,
             progress,
         )
-        if self.unmeasured is not None and sigma in (None, self.problem.sigma):
+        if self.unmeasured is not None:
             estimate = self.denoiser(batch, levels, problem.operator)
             variance = self.unmeasured.variance(batch, estimate, levels, problem.operator)
+            variance = variance * expand(levels >= self._least * (1 - 1e-6))
             samples = add_unseen(samples, variance, problem.operator, seeds)
-        return _like(y, samples, leading=(n,))
+        return _like(y, samples / expand(alpha), leading=(n,))
 
     def summarise(
-        self, y: Array, n: int = 16, seed: int | Sequence[int] = 0, sigma: float | None = None
+        self,
+        y: Array,
+        n: int = 16,
+        seed: int | Sequence[int] = 0,
+        sigma: float | ArrayLike | None = None,
     ) -> Posterior[Array]:
         """Mean, standard deviation and an interval per pixel, from n ≥ 2 posterior samples."""
         if n < 2:
@@ -198,13 +214,39 @@ class Restorer:
         """Where the network is."""
         return next(self.denoiser.parameters()).device
 
-    def _levels(self, batch: Tensor, sigma: float | None) -> Tensor:
-        level = self.problem.sigma if sigma is None else sigma
-        if not 0 < level <= self.problem.sigma * (1 + 1e-6):
+    @property
+    def _least(self) -> float:
+        """The least noise level of the training images."""
+        sigmas = self.config.data.sigmas
+        return self.problem.sigma if sigmas is None else sigmas.least
+
+    def levels(self, count: int, sigma: float | ArrayLike | None) -> tuple[Tensor, Tensor]:
+        """(min(σ, σ_n), α = min(1, σ_n/σ)) of each image, (count,) both."""
+        largest = self.problem.sigma
+        if sigma is None:
+            if self._least != largest:
+                raise NediffError(
+                    "This run was trained on images of different noise levels, from "
+                    f"{self._least:g} to {largest:g}; say how noisy these are (sigma=...)."
+                )
+            sigma = largest
+        values = np.asarray(sigma, dtype=np.float64)
+        if values.ndim > 1 or values.size not in (1, count):
             raise NediffError(
-                f"σ = {level:g} is outside what was learned: 0 < σ ≤ {self.problem.sigma:g}."
+                f"{count} images need one noise level or as many, not an array of shape "
+                f"{values.shape}."
             )
-        return torch.full((len(batch),), level, device=batch.device)
+        for level in values.flat:
+            if not 0 < level <= MOST_NOISE * largest:
+                raise NediffError(
+                    f"σ = {level:g} is outside what was learned, 0 < σ ≤ {largest:g}, and what "
+                    f"can be told from it, up to {MOST_NOISE:g} times as much."
+                )
+        values = np.broadcast_to(values, count)
+        alpha = np.minimum(1.0, largest / values)
+        alpha = np.where(alpha > 1 - 1e-6, 1.0, alpha)  # as noisy as the training, but for rounding
+        level, contrast = torch.tensor(np.minimum(values, largest)), torch.tensor(alpha)
+        return level.to(self.device, torch.float32), contrast.to(self.device, torch.float32)
 
 
 def _like(y: Array, batch: Tensor, leading: tuple[int, ...] = ()) -> Array:

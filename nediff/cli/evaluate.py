@@ -12,8 +12,16 @@ from rich.table import Table
 
 from nediff.cli.console import counting, results, say
 from nediff.cli.inputs import refuse_misfits, simulated
+from nediff.cli.levels import Level, in_words, sigmas_of, with_levels
 from nediff.cli.operator import refuse_small
-from nediff.data import Measurements, Units, atomic_path, open_measurements, sigma_to_unit
+from nediff.data import (
+    Measurements,
+    Sigmas,
+    Units,
+    atomic_path,
+    open_measurements,
+    sigma_to_unit,
+)
 from nediff.errors import NediffError
 from nediff.evaluation import Evaluation, evaluate_blind, evaluate_with_truth
 from nediff.evaluation.evaluate import Spread
@@ -32,18 +40,21 @@ class EvaluateRequest:
     run: Path
     images: str
     clean: str | None
-    simulate: float | None
+    simulate: Level | None
     units: Units
     samples: int
     json_file: Path | None
     seed: int
     axes: str | None
+    sigma: Level | None = None
 
 
 def run_evaluate(request: EvaluateRequest) -> None:
     """Measure, print a table, and write the JSON if asked for."""
     if request.clean is not None and request.simulate is not None:
         raise NediffError("Give --clean or --simulate, not both.")
+    if request.sigma is not None and request.simulate is not None:
+        raise NediffError("--simulate adds noise of a level it is told; leave --sigma out.")
     if request.json_file is not None and request.json_file.is_dir():
         raise NediffError(f"{request.json_file} is a folder; give --json the name of a file.")
     restorer = Restorer.load(request.run)
@@ -86,6 +97,7 @@ def _opened(
     problem = restorer.problem
     if request.simulate is None:
         noisy = _open(restorer, request.images, request.axes, clean=False)
+        noisy = with_levels(noisy, _needed(restorer, request), request.units)
         refuse_misfits(noisy.files, problem)
         if request.clean is None:
             return noisy, None, []
@@ -93,16 +105,38 @@ def _opened(
         _refuse_mismatch(noisy, clean, problem)
         return noisy, clean, []
     images = _open(restorer, request.images, request.axes, clean=True)
-    level = sigma_to_unit(request.simulate, request.units, images.range)
-    if not math.isclose(level, problem.sigma, rel_tol=1e-6):
-        raise NediffError(
-            f"This run was trained for σ = {problem.sigma:g}; --simulate {level:g} is another "
-            "level."
-        )
     refuse_small(images, problem)
-    noisy = simulated(images, level, request.seed, problem)
+    noisy = simulated(images, _to_simulate(restorer, request, images), request.seed, problem)
     check_measurements(noisy, problem)
     return noisy, images, [fraction * problem.sigma for fraction in LOWER_LEVELS]
+
+
+def _needed(restorer: Restorer, request: EvaluateRequest) -> Level | None:
+    """--sigma, without which a run with several noise levels cannot be asked."""
+    recorded, largest = restorer.config.data.sigmas, restorer.problem.sigma
+    if request.sigma is None and recorded is not None and recorded.least < largest:
+        raise NediffError(
+            f"{request.run} was trained on images with noise from {recorded.least:g} to "
+            f"{largest:g}; say how noisy these are with --sigma."
+        )
+    return request.sigma
+
+
+def _to_simulate(
+    restorer: Restorer, request: EvaluateRequest, images: Measurements
+) -> float | Sigmas:
+    """σ_n of the run or, where it was trained on several levels or is given a CSV, any."""
+    sigma, asked = restorer.problem.sigma, request.simulate
+    assert asked is not None
+    if isinstance(asked, Path) or restorer.config.data.sigmas is not None:
+        return sigmas_of(asked, request.units, images.range, images.files)
+    level = sigma_to_unit(asked, request.units, images.range)
+    if not math.isclose(level, sigma, rel_tol=1e-6):
+        raise NediffError(
+            f"This run was trained for σ = {sigma:g}; --simulate {in_words(level)} is another "
+            "level."
+        )
+    return level
 
 
 def _refuse_mismatch(noisy: Measurements, clean: Measurements, problem: Problem) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from nediff.cli.console import counting
-from nediff.data import ImageFile, Measurements, Scan, settle
+from nediff.data import ImageFile, Measurements, Scan, Sigmas, settle
 from nediff.data.scan import Progress
 from nediff.problem import Problem
 
@@ -25,7 +25,9 @@ def settle_range(
         return settle.settle_range(images, problem, given, clean, report)
 
 
-def simulated(images: Measurements, sigma: float, seed: int, problem: Problem) -> Measurements:
+def simulated(
+    images: Measurements, sigma: float | Sigmas, seed: int, problem: Problem
+) -> Measurements:
     """Clean images measured once by the instrument."""
     instrument = None if problem.kind == "denoising" else settle.on_cpu(problem)
     return images.simulate(sigma, seed, instrument)

@@ -25,9 +25,11 @@ from nediff.cli.options import (
     RangeOption,
     ScaleName,
     SeedOption,
+    SigmaOption,
     Size,
     Solver,
     UnitsName,
+    UnitsOption,
 )
 from nediff.cli.signals import Interrupted, handling, interrupt
 from nediff.errors import NediffError
@@ -66,13 +68,8 @@ def _main(
 def train(
     data: Annotated[str, typer.Argument(help="Noisy images: a folder, a glob or one file.")],
     out: Annotated[Path, typer.Option(help="The run folder to write.")],
-    sigma: Annotated[
-        Optional[float],  # noqa: UP045
-        typer.Option(help="Noise level σ: a fraction of the intensity range, or see --units."),
-    ] = None,
-    units: Annotated[UnitsName, typer.Option(help="What --sigma and --simulate are in.")] = (
-        UnitsName.fraction
-    ),
+    sigma: SigmaOption = None,
+    units: UnitsOption = UnitsName.fraction,
     minutes: Annotated[
         Optional[float],  # noqa: UP045
         typer.Option(help="Time budget; 20 unless --steps is given."),
@@ -104,9 +101,10 @@ def train(
     seed: SeedOption = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     simulate: Annotated[
-        Optional[float],  # noqa: UP045
+        Optional[str],  # noqa: UP045
         typer.Option(
-            help="For experiments: DATA are clean; add noise of this level once, by the seed."
+            metavar="NUMBER|CSV",
+            help="For experiments: DATA are clean; add noise of this level once, by the seed.",
         ),
     ] = None,
     range_: RangeOption = None,
@@ -126,6 +124,7 @@ def train(
     Writes config.yaml, model.safetensors, metrics.csv and what --resume needs into --out; the
     operator too, so that `nediff restore` needs nothing else.
     """
+    from nediff.cli.levels import parse_level
     from nediff.cli.operator import OperatorOptions
     from nediff.cli.train import TrainRequest, run_train
     from nediff.training.fitting import Plan
@@ -143,7 +142,16 @@ def train(
         ei,
     )
     request = TrainRequest(
-        data, out, sigma, units.value, simulate, range_, axes, resume, plan, options
+        data,
+        out,
+        parse_level(sigma, "--sigma"),
+        units.value,
+        parse_level(simulate, "--simulate"),
+        range_,
+        axes,
+        resume,
+        plan,
+        options,
     )
     raise typer.Exit(run_train(request))
 
@@ -163,6 +171,8 @@ def restore(
         typer.Option(min=2, help="Noise levels per sample."),
     ] = None,
     solver: Annotated[Solver, typer.Option(help="Posterior solver.")] = Solver.dpm2m,
+    sigma: SigmaOption = None,
+    units: UnitsOption = UnitsName.fraction,
     seed: SeedOption = 0,
     axes: AxesOption = None,
     overwrite: Annotated[
@@ -177,11 +187,26 @@ def restore(
     cannot hold, such as the colours of a raw mosaic in a grey JPEG, becomes a TIFF. Blurred
     images keep their frame: the border that only the kernel reached is cut off. From k-space
     come float32 images of two channels, the real and the imaginary part.
+
+    Images of another noise level than that of the training: give it with --sigma.
     """
+    from nediff.cli.levels import parse_level
     from nediff.cli.restore import RestoreRequest, run_restore
 
     run_restore(
-        RestoreRequest(run, images, out, samples, steps, solver.value, seed, axes, overwrite)
+        RestoreRequest(
+            run,
+            images,
+            out,
+            samples,
+            steps,
+            solver.value,
+            seed,
+            axes,
+            overwrite,
+            parse_level(sigma, "--sigma"),
+            units.value,
+        )
     )
 
 
@@ -194,10 +219,14 @@ def evaluate(
         typer.Option(help="The same images without noise, in the same order of names."),
     ] = None,
     simulate: Annotated[
-        Optional[float],  # noqa: UP045
-        typer.Option(help="IMAGES are clean: corrupt them once with this noise level."),
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            metavar="NUMBER|CSV",
+            help="IMAGES are clean: corrupt them once with this noise level.",
+        ),
     ] = None,
-    units: Annotated[UnitsName, typer.Option(help="What --simulate is in.")] = UnitsName.fraction,
+    sigma: SigmaOption = None,
+    units: UnitsOption = UnitsName.fraction,
     samples: Annotated[int, typer.Option(min=0, help="Samples per image, 0 for none.")] = 8,
     json_file: Annotated[
         Optional[Path],  # noqa: UP045
@@ -208,9 +237,21 @@ def evaluate(
 ) -> None:
     """How good is it? PSNR, SSIM and calibration, or what noisy images alone can say."""
     from nediff.cli.evaluate import EvaluateRequest, run_evaluate
+    from nediff.cli.levels import parse_level
 
     run_evaluate(
-        EvaluateRequest(run, images, clean, simulate, units.value, samples, json_file, seed, axes)
+        EvaluateRequest(
+            run,
+            images,
+            clean,
+            parse_level(simulate, "--simulate"),
+            units.value,
+            samples,
+            json_file,
+            seed,
+            axes,
+            parse_level(sigma, "--sigma"),
+        )
     )
 
 

@@ -90,6 +90,15 @@ RangeOption = Annotated[
         "for integers; printed and recorded.",
     ),
 ]
+SigmaOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        metavar="NUMBER|CSV",
+        help="Noise level σ: a fraction of the intensity range, or see --units; or a CSV file "
+        "with the columns name and sigma, a row for each image.",
+    ),
+]
+UnitsOption = Annotated[UnitsName, typer.Option(help="What --sigma and --simulate are in.")]
 AxesOption = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(help="Order of the axes of arrays and stacks, such as NHWC, CHW or NHW."),

@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 
 from nediff.cli.console import bar, counting, say
 from nediff.cli.inputs import refuse_misfits
-from nediff.data import ImageFile, Scan, form_like, list_files, scan, write_form, write_tiff
+from nediff.cli.levels import Level, sigmas_of
+from nediff.data import (
+    ImageFile,
+    Scan,
+    Sigmas,
+    Units,
+    form_like,
+    list_files,
+    scan,
+    write_form,
+    write_tiff,
+)
 from nediff.data.settle import magnitude
 from nediff.data.write import Form
 from nediff.errors import NediffError
@@ -36,6 +47,8 @@ class RestoreRequest:
     seed: int
     axes: str | None
     overwrite: bool
+    sigma: Level | None = None
+    units: Units = "fraction"
 
 
 def run_restore(request: RestoreRequest) -> None:
@@ -45,6 +58,7 @@ def run_restore(request: RestoreRequest) -> None:
     steps = request.steps or settings.steps
     restorer.sampler = replace(settings, solver=request.solver, steps=steps)
     files = _checked_files(restorer, request)
+    sigmas = _levels(restorer, request, files)
     make_folder(request.out)
     with bar() as progress:
         task = progress.add_task(
@@ -55,8 +69,30 @@ def run_restore(request: RestoreRequest) -> None:
             progress.update(task, advance=amount, note=file.name)
 
         for file in files:
-            _restore_file(restorer, file, request, advance)
+            _restore_file(restorer, file, request, sigmas, advance)
     say(f"{len(files)} file(s) restored into {request.out}")
+
+
+def _levels(restorer: Restorer, request: RestoreRequest, files: list[ImageFile]) -> Sigmas | None:
+    """The noise levels that were given for these images; None for that of the run."""
+    recorded, largest = restorer.config.data.sigmas, restorer.problem.sigma
+    if request.sigma is None:
+        if recorded is not None and recorded.least < largest:
+            raise NediffError(
+                f"{request.run} was trained on images with noise from {recorded.least:g} to "
+                f"{largest:g} of the intensity range; say how noisy these are with --sigma (a "
+                "number, or a CSV file with a row for each image)."
+            )
+        return None
+    sigmas = sigmas_of(request.sigma, request.units, restorer.range, files)
+    restorer.levels(1, sigmas.least)
+    restorer.levels(1, sigmas.largest)
+    if sigmas.largest > largest * (1 + 1e-6):
+        say(
+            f"Careful: these images are up to {sigmas.largest / largest:.2g} times as noisy as "
+            "those of the training; they are restored as images of less contrast."
+        )
+    return sigmas
 
 
 def _checked_files(restorer: Restorer, request: RestoreRequest) -> list[ImageFile]:
@@ -74,7 +110,7 @@ def _checked_files(restorer: Restorer, request: RestoreRequest) -> list[ImageFil
     with counting("reading images") as report:
         found = scan(files, report)
     found = refuse_misfits(files, restorer.problem) or found
-    _warn_of_other_units(restorer, _seen_extremes(restorer, files, found))
+    _warn_of_other_units(restorer, _seen_extremes(restorer, files, found), request.sigma is None)
     return files
 
 
@@ -86,8 +122,11 @@ def _seen_extremes(restorer: Restorer, files: list[ImageFile], found: Scan) -> S
     return replace(found, minimum=float(values.min()), maximum=float(np.percentile(values, 99.9)))
 
 
-def _warn_of_other_units(restorer: Restorer, found: Scan) -> None:
-    """Images in other units than those of the training would be restored to nonsense."""
+def _warn_of_other_units(restorer: Restorer, found: Scan, same_noise: bool) -> None:
+    """Images in other units than those of the training would be restored to nonsense.
+
+    With ``same_noise`` they are also expected to vary as much as the noise of the training.
+    """
     r, sigma = restorer.range, restorer.problem.sigma
     low, high = r.to_unit(np.array([found.minimum, found.maximum]))
     trained = f"This run was trained on the intensity range {r.low:g} to {r.high:g}"
@@ -96,7 +135,7 @@ def _warn_of_other_units(restorer: Restorer, found: Scan) -> None:
             f"Careful: {trained}; these images go from {found.minimum:g} to {found.maximum:g}. "
             "Are they in the same units?"
         )
-    elif found.within_variance / r.scale**2 < 0.5 * sigma**2:
+    elif same_noise and found.within_variance / r.scale**2 < 0.5 * sigma**2:
         say(
             f"Careful: {trained} with noise of {sigma * r.scale:.3g}; these images vary less "
             "than that. Are they in the same units, and as noisy?"
@@ -153,6 +192,7 @@ def _restore_file(
     restorer: Restorer,
     file: ImageFile,
     request: RestoreRequest,
+    sigmas: Sigmas | None,
     advance: Callable[[ImageFile, float], None],
 ) -> None:
     """All pages of one file; every output is written whole or not at all."""
@@ -161,10 +201,11 @@ def _restore_file(
     drawn: list[Page] = []
     for page in range(file.n_images):
         y = r.to_unit(file.read(page))
-        restored.append(r.from_unit(_framed(restorer, file, restorer.restore(y))))
+        sigma = None if sigmas is None else sigmas.of(file.page_name(page))
+        restored.append(r.from_unit(_framed(restorer, file, restorer.restore(y, sigma))))
         advance(file, 1)
         if request.samples:
-            samples = restorer.sample(y, request.samples, request.seed)
+            samples = restorer.sample(y, request.samples, request.seed, sigma)
             drawn.append(r.from_unit(_framed(restorer, file, samples)).astype(np.float32))
             advance(file, request.samples)
     paths = _outputs(restorer, file, request)

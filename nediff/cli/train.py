@@ -11,6 +11,7 @@ from rich.progress import Progress, TaskID
 
 from nediff.cli.console import bar, console, counting, say
 from nediff.cli.inputs import settle_range, simulated
+from nediff.cli.levels import Level, image_names, in_words, sigmas_of, with_levels
 from nediff.cli.operator import (
     OperatorOptions,
     problem_of,
@@ -25,6 +26,7 @@ from nediff.config import RunConfig
 from nediff.data import (
     IntensityRange,
     Measurements,
+    Sigmas,
     Units,
     check_sigma,
     open_measurements,
@@ -33,7 +35,7 @@ from nediff.data import (
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser, count_parameters
 from nediff.problem import Problem
-from nediff.runs import CONFIG_FILE, load_config, load_problem
+from nediff.runs import CONFIG_FILE, load_config, load_problem, load_sigmas
 from nediff.training.fitting import (
     Plan,
     check_folder,
@@ -53,9 +55,9 @@ class TrainRequest:
 
     data: str
     out: Path
-    sigma: float | None
+    sigma: Level | None
     units: Units
-    simulate: float | None
+    simulate: Level | None
     range: tuple[float, float] | None
     axes: str | None
     resume: bool
@@ -102,7 +104,7 @@ def run_train(request: TrainRequest) -> int:
     refuse_conflicts(request, existing)
     if existing is None:
         config, measurements, problem = _planned(request)
-        start_folder(request.out, config, problem)
+        start_folder(request.out, config, problem, measurements.sigmas)
     else:
         config, measurements = existing, _reopened(request, existing)
     return train_with_bar(config, measurements, request.out)
@@ -132,12 +134,13 @@ def refuse_conflicts(request: TrainRequest, existing: RunConfig | None) -> None:
     if request.sigma is None and request.simulate is None:
         raise NediffError(
             "How strong is the noise? Give its standard deviation with --sigma, as a fraction of "
-            "the intensity range, or in the data's units with --units data."
+            "the intensity range, or in the data's units with --units data; or a CSV file with "
+            "that of each image."
         )
     if None not in (request.sigma, request.simulate) and request.sigma != request.simulate:
         raise NediffError(
-            f"--simulate {request.simulate:g} adds noise of that level, so --sigma "
-            f"{request.sigma:g} would be wrong; leave --sigma out."
+            f"--simulate {in_words(request.simulate)} adds noise of that level, so --sigma "
+            f"{in_words(request.sigma)} would be wrong; leave --sigma out."
         )
     if recipe.needs_clean and request.simulate is None:
         raise NediffError(
@@ -184,17 +187,10 @@ def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements, Problem]:
         f"{len(images)} images, {images.channels} channel(s); intensity range "
         f"[{r.low:g}, {r.high:g}]: {images.range_chosen}"
     )
-    sigma = request.sigma if request.sigma is not None else request.simulate
-    assert sigma is not None  # refuse_conflicts
-    problem = replace(problem, sigma=sigma_to_unit(sigma, request.units, r))
-    measurements = images
-    if request.simulate is not None:
-        measurements = simulated(images, problem.sigma, request.plan.seed, problem)
-    check_sigma(problem.sigma, measurements)
-    say(
-        f"noise σ = {problem.sigma:.4g} of the range, {problem.sigma * r.scale:.4g} in the data's "
-        "units"
-    )
+    measurements, sigma = _with_noise(request, images, problem)
+    problem = replace(problem, sigma=sigma)
+    check_sigma(sigma, measurements)
+    _say_noise(measurements, sigma)
     check_measurements(measurements, problem)
     recipe = recipe_of(request.operator, request.plan.recipe)
     if problem.kind != "denoising":
@@ -204,6 +200,35 @@ def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements, Problem]:
     plan = replace(request.plan, recipe=recipe)
     config = plan_run(measurements, problem, plan, request.data, request.axes)
     return config, measurements, problem
+
+
+def _with_noise(
+    request: TrainRequest, images: Measurements, problem: Problem
+) -> tuple[Measurements, float]:
+    """The measurements with their noise, simulated or known, and its (largest) level."""
+    given = request.sigma if request.sigma is not None else request.simulate
+    assert given is not None  # refuse_conflicts
+    level: float | Sigmas
+    if isinstance(given, Path):
+        level = sigmas_of(given, request.units, images.range, images.files, every_row=True)
+    else:
+        level = sigma_to_unit(given, request.units, images.range)
+    largest = level.largest if isinstance(level, Sigmas) else level
+    if request.simulate is not None:
+        return simulated(images, level, request.plan.seed, problem), largest
+    return (images.with_sigmas(level) if isinstance(level, Sigmas) else images), largest
+
+
+def _say_noise(measurements: Measurements, sigma: float) -> None:
+    scale, sigmas = measurements.range.scale, measurements.sigmas
+    if sigmas is None:
+        say(f"noise σ = {sigma:.4g} of the range, {sigma * scale:.4g} in the data's units")
+        return
+    low, high = sigmas.least, sigmas.largest
+    say(
+        f"noise σ of each image from {low:.4g} to {high:.4g} of the range, {low * scale:.4g} to "
+        f"{high * scale:.4g} in the data's units"
+    )
 
 
 def _settled(request: TrainRequest) -> tuple[Measurements, Problem]:
@@ -223,8 +248,13 @@ def _reopened(request: TrainRequest, config: RunConfig) -> Measurements:
     _refuse_other_levels(request, config, recorded)
     measurements = _open(request, recorded, request.axes or data.axes)
     problem = load_problem(request.out, config)
+    if data.sigmas is not None:
+        sigmas = load_sigmas(request.out, config, image_names(measurements.files))
+        measurements = measurements.with_sigmas(sigmas)
+        _refuse_other_sigmas(request, measurements)
     if data.simulate is not None:
-        measurements = simulated(measurements, data.simulate, data.simulate_seed, problem)
+        level = data.simulate if measurements.sigmas is None else measurements.sigmas
+        measurements = simulated(measurements, level, data.simulate_seed, problem)
     refuse_other_data(measurements, config, request.out, problem)
     say(f"going on with {request.out} as recorded in its {CONFIG_FILE}")
     return measurements
@@ -235,7 +265,13 @@ def _refuse_other_levels(request: TrainRequest, config: RunConfig, range: Intens
     data = config.data
     pairs = [("sigma", request.sigma, data.sigma), ("simulate", request.simulate, data.simulate)]
     for name, now, then in pairs:
-        level = None if now is None else sigma_to_unit(now, request.units, range)
+        if isinstance(now, Path) != (data.sigmas is not None) and now is not None:
+            was = "one noise level for all images" if data.sigmas is None else "a CSV of levels"
+            raise NediffError(
+                f"{request.out} was begun with {was}, not with --{name} {in_words(now)}; resume it "
+                "with the options it was begun with, or choose another folder with --out."
+            )
+        level = sigma_to_unit(now, request.units, range) if isinstance(now, float) else None
         if level is not None and (then is None or not math.isclose(level, then, rel_tol=1e-6)):
             was = "without it" if then is None else f"with {then:g}"
             raise NediffError(
@@ -247,6 +283,21 @@ def _refuse_other_levels(request: TrainRequest, config: RunConfig, range: Intens
             f"{request.out} was begun with the intensity range {range.low:g} to {range.high:g}; "
             "resume it with the same --range or without."
         )
+
+
+def _refuse_other_sigmas(request: TrainRequest, measurements: Measurements) -> None:
+    """A CSV file of levels, where given again, must say what the run was begun with."""
+    given = request.sigma if request.sigma is not None else request.simulate
+    now = with_levels(measurements, given, request.units, every_row=True).sigmas
+    then = measurements.sigmas
+    assert now is not None
+    assert then is not None
+    for name, level in then.by_name.items():
+        if not math.isclose(now.of(name), level, rel_tol=1e-6):
+            raise NediffError(
+                f"{request.out} was begun with σ = {level:g} for {name}, not {now.of(name):g}; "
+                "resume it with the levels it was begun with, or choose another folder with --out."
+            )
 
 
 def train_with_bar(

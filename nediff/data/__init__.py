@@ -10,6 +10,7 @@ from nediff.data.plain import read_plain
 from nediff.data.ranges import IntensityRange, choose_range
 from nediff.data.scan import Scan, check_channels, scan
 from nediff.data.sigma import Units, check_sigma, sigma_to_unit
+from nediff.data.sigmas import Sigmas, read_sigmas
 from nediff.data.sources import list_files
 from nediff.data.split import split
 from nediff.data.write import Form, form_like, write_form, write_like, write_tiff
@@ -20,6 +21,7 @@ __all__ = [
     "IntensityRange",
     "Measurements",
     "Scan",
+    "Sigmas",
     "Units",
     "atomic_path",
     "check_channels",
@@ -29,6 +31,7 @@ __all__ = [
     "list_files",
     "open_measurements",
     "read_plain",
+    "read_sigmas",
     "scan",
     "scan_measured",
     "sigma_to_unit",

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nediff.data.cache import Lru, image_cache
+from nediff.data.sigmas import Sigmas
 
 _BLOCK = 64
 _CACHE_BYTES = 2**29
@@ -18,15 +19,22 @@ _CACHE_BYTES = 2**29
 class SimulatedNoise:
     """White Gaussian noise of standard deviation ``sigma`` (unit range) on every image.
 
-    The noise of a pixel is a function of (seed, image, position). Blocks of it are kept, only
-    because training comes back to the same images again and again.
+    With ``sigmas``, that of each image is its own, and ``sigma`` the largest. The noise of a
+    pixel is a function of (seed, image, position). Blocks of it are kept, only because training
+    comes back to the same images again and again.
     """
 
     sigma: float
     seed: int
+    sigmas: Sigmas | None = None
     _blocks: Lru[NDArray[np.float32]] = field(
         default_factory=lambda: image_cache(_CACHE_BYTES), compare=False, repr=False
     )
+
+    @property
+    def mean_square(self) -> float:
+        """The variance of the noise, averaged over the images."""
+        return self.sigma**2 if self.sigmas is None else self.sigmas.mean_square
 
     def window(
         self, name: str, channels: int, height: int, width: int, top: int, left: int
@@ -49,7 +57,8 @@ class SimulatedNoise:
 
         key = derive_key("simulate", self.seed, name)
         plane = normal_field([key], channels, _BLOCK, _BLOCK, top=top, left=left)[0]
-        noise: NDArray[np.float32] = np.float32(self.sigma) * plane.numpy()
+        sigma = self.sigma if self.sigmas is None else self.sigmas.of(name)
+        noise: NDArray[np.float32] = np.float32(sigma) * plane.numpy()
         return noise
 
 

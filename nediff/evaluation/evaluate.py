@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from nediff.data import Measurements
-from nediff.divergence import monte_carlo
+from nediff.divergence import expand, monte_carlo
 from nediff.evaluation.calibration import Calibration
 from nediff.evaluation.views import SampleScores, Scores, View, mean_scores
 from nediff.losses import decibels
@@ -94,19 +95,24 @@ def evaluate_with_truth(
     """PSNR, SSIM and calibration against ``clean``, which lists the same images in order.
 
     ``lower_levels`` are noise levels below σ_n, at which the clean images are corrupted anew.
+    Where the noisy images have levels of their own, σ_n in the result is their root mean square.
     """
-    sigma = restorer.problem.sigma
+    sigma = _level(restorer, noisy)
     scores: dict[float, list[Scores]] = {s: [] for s in (*sorted(set(lower_levels)), sigma)}
     spreads = SampleScores(samples) if samples >= 2 else None
     for i in range(len(noisy)):
-        view = View(restorer, clean.image(i), noisy.size(i))
+        own = noisy.sigma_of(i, restorer.problem.sigma)
+        view = View(restorer, clean.image(i), noisy.size(i), own)
         y = noisy.image(i)
         for level in scores:
-            y_level = y if level == sigma else view.measure(level, clean.name(i), seed)
-            estimate = restorer.restore(y_level, level)
+            if level == sigma:
+                y_level, estimate = y, restorer.restore(y, own)
+            else:
+                y_level = view.measure(level, clean.name(i), seed)
+                estimate = restorer.restore(y_level, level)
             scores[level].append(view.score(y_level, estimate))
         if spreads is not None:
-            drawn = restorer.sample(y, samples, derive_key("evaluate", seed, clean.name(i)))
+            drawn = restorer.sample(y, samples, derive_key("evaluate", seed, clean.name(i)), own)
             spreads.add(view, y, drawn, estimate)
             if keep is not None:
                 keep(i, y, estimate, drawn)
@@ -125,7 +131,14 @@ def evaluate_blind(
 ) -> Evaluation:
     """Everything here that needs no truth."""
     blind = _blind(restorer, noisy, seed, progress)
-    return Evaluation(len(noisy), restorer.problem.sigma, blind, [], None)
+    return Evaluation(len(noisy), _level(restorer, noisy), blind, [], None)
+
+
+def _level(restorer: Restorer, noisy: Measurements) -> float:
+    """The noise level to report: σ_n, or the root mean square of those of the images."""
+    if noisy.sigmas is None:
+        return restorer.problem.sigma
+    return math.sqrt(noisy.sigmas.mean_square)
 
 
 def _spread(calibration: Calibration) -> Spread | None:
@@ -145,11 +158,12 @@ def _blind(
     restorer: Restorer, noisy: Measurements, seed: int, progress: Progress | None = None
 ) -> Blind:
     """SURE, and law 3: E‖x − D‖² = σ² E[div D] for the MMSE denoiser."""
-    sigma = torch.tensor([restorer.problem.sigma], device=restorer.device)
-    variance = sigma.square()
     estimated, predicted, values = 0.0, 0.0, 0.0
     for i in range(len(noisy)):
+        own = noisy.sigma_of(i, restorer.problem.sigma)
         y, problem = restorer.measured(noisy.image(i))
+        sigma, alpha = restorer.levels(1, own)
+        y, variance, shrunk = expand(alpha) * y, sigma.square(), alpha.item() ** 2
         probe = Draws(seed, f"blind {noisy.name(i)}", 1, y.device).normal_like(y)
         denoiser = restorer.denoiser_of(problem)
         value, divergence = monte_carlo(
@@ -160,8 +174,8 @@ def _blind(
         )
         m = problem.measured(y).item()
         residual = (y - value).square().sum()
-        estimated += (residual + 2 * variance * divergence - m * variance).item()
-        predicted += (variance * divergence).item()
+        estimated += (residual + 2 * variance * divergence - m * variance).item() / shrunk
+        predicted += (variance * divergence).item() / shrunk
         values += m
         if progress is not None:
             progress(i + 1, len(noisy))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -36,12 +37,19 @@ def mean_scores(rows: Sequence[Scores]) -> Scores:
 
 
 class View:
-    """One true image x, and the instrument as it measured it."""
+    """One true image x, and the instrument as it measured it: with noise ``sigma``, or σ_n."""
 
-    def __init__(self, restorer: Restorer, clean: Image, size: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        restorer: Restorer,
+        clean: Image,
+        size: tuple[int, int],
+        sigma: float | None = None,
+    ) -> None:
         whole = restorer.problem
         self.size = size
-        self.problem = whole.with_operator(whole.operator.window(0, 0, *size).to("cpu"))
+        here = whole.operator.window(0, 0, *size).to("cpu")
+        self.problem = replace(whole, operator=here, sigma=whole.sigma if sigma is None else sigma)
         self.operator = self.problem.operator
         self.x = self.operator.as_image(torch.from_numpy(clean)[None])
         known = self.operator.known(self.x)[0].numpy() > 0
