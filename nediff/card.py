@@ -31,7 +31,7 @@ Removes noise of {_noise(data)} from images with {data.channels} channel(s) and 
     nediff restore THIS_FOLDER IMAGES --out restored --samples 8
 
 It expects images like those it was trained on, with the same kind and strength of noise:
-white, Gaussian, independent of the signal. On other images or other noise the result, and its
+{_kind(data)}. On other images or other noise the result, and its
 error bars, mean little. `nediff evaluate THIS_FOLDER IMAGES` says how it does on yours.
 """
 
@@ -39,6 +39,12 @@ error bars, mean little. `nediff evaluate THIS_FOLDER IMAGES` says how it does o
 def _noise(data: DataConfig) -> str:
     """How strong it is, in both units."""
     scale = data.high - data.low
+    if (photons := data.photons) is not None:
+        return (
+            f"photons (gain {photons.gain:g}, read noise {photons.read_noise:g}, offset "
+            f"{photons.offset:g} in the data's\nunits; σ = {data.sigma:.4g} where it is "
+            "stabilised)"
+        )
     if data.sigmas is None:
         return (
             f"σ = {data.sigma:.4g} of the intensity range ({data.sigma * scale:.4g} in the\n"
@@ -51,6 +57,12 @@ def _noise(data: DataConfig) -> str:
     )
 
 
+def _kind(data: DataConfig) -> str:
+    if data.photons is not None:
+        return "Poisson and Gaussian, each pixel by itself"
+    return "white, Gaussian, independent of the signal"
+
+
 def _origin(config: RunConfig) -> str:
     data = config.data
     measured = "measurements" if config.operator.kind != "denoising" else "images"
@@ -60,7 +72,8 @@ def _origin(config: RunConfig) -> str:
         return "simulated measurements WITHOUT noise (the Ambient Diffusion baseline)"
     if data.simulate is not None:
         by = "" if measured == "images" else " and a simulated instrument"
-        return f"clean images with simulated noise (σ = {data.simulate:g}){by}"
+        what = f"noise (σ = {data.simulate:g})" if data.photons is None else "photons"
+        return f"clean images with simulated {what}{by}"
     return f"noisy {measured} alone; no clean image was used"
 
 

@@ -23,6 +23,7 @@ from nediff.runs import (
     load_config,
     load_problem,
     load_weights,
+    range_of,
     save_config,
     save_problem,
     save_weights,
@@ -76,8 +77,8 @@ class Restorer:
 
     @property
     def range(self) -> IntensityRange:
-        """The data's units: unit = (value − low) / (high − low)."""
-        return IntensityRange(self.config.data.low, self.config.data.high)
+        """The data's units: unit = (value − low) / (high − low), or curved (data/stabilise.py)."""
+        return range_of(self.config)
 
     @torch.no_grad()
     def restore(self, y: Array, sigma: float | ArrayLike | None = None) -> Array:
@@ -140,11 +141,20 @@ class Restorer:
         n: int = 16,
         seed: int | Sequence[int] = 0,
         sigma: float | ArrayLike | None = None,
+        *,
+        data_units: bool = False,
     ) -> Posterior[Array]:
-        """Mean, standard deviation and an interval per pixel, from n ≥ 2 posterior samples."""
+        """Mean, standard deviation and an interval per pixel, from n ≥ 2 posterior samples.
+
+        With ``data_units`` they are of the samples in the data's units: with signal-dependent
+        noise the map is curved, and the mean of what is mapped is not the map of the mean.
+        """
         if n < 2:
             raise NediffError(f"A spread needs at least 2 samples, not {n}.")
         samples = torch.as_tensor(self.sample(y, n, seed, sigma))
+        if data_units:
+            mapped = self.range.from_unit(samples.cpu().numpy())
+            samples = torch.from_numpy(mapped).to(samples)
         k = 2 if n >= 4 else 1
         ordered = samples.sort(dim=0).values
         return Posterior(

@@ -23,7 +23,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nediff.config import OperatorConfig, RunConfig
-from nediff.data import IntensityRange, Sigmas, atomic_path, read_sigmas
+from nediff.data import (
+    IntensityRange,
+    PhotonNoise,
+    Sigmas,
+    StabilisedRange,
+    atomic_path,
+    read_sigmas,
+)
 from nediff.errors import NediffError
 from nediff.operators import Convolution, Fourier, LinearOperator, Mask
 from nediff.problem import Problem
@@ -51,7 +58,7 @@ def load_config(folder: Path) -> RunConfig:
         raise NediffError(f"{folder} is not a run folder: it has no {CONFIG_FILE}.")
     try:
         config = RunConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-        IntensityRange(config.data.low, config.data.high)
+        range_of(config)
         return config
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise NediffError(f"{path} is not valid YAML ({_first_line(error)}).") from error
@@ -59,6 +66,16 @@ def load_config(folder: Path) -> RunConfig:
         raise NediffError(f"{path} is not a valid run: {complaint(error)}.") from error
     except NediffError as error:
         raise NediffError(f"{path} is not a valid run: {error}") from error
+
+
+def range_of(config: RunConfig) -> IntensityRange:
+    """How the numbers of the data become unit intensities."""
+    data = config.data
+    if data.photons is None:
+        return IntensityRange(data.low, data.high)
+    photons = data.photons
+    noise = PhotonNoise(photons.gain, photons.read_noise, photons.offset)
+    return StabilisedRange(data.low, data.high, noise)
 
 
 def save_sigmas(folder: Path, sigmas: Sigmas) -> None:

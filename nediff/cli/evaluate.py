@@ -12,11 +12,12 @@ from rich.table import Table
 
 from nediff.cli.console import counting, results, say
 from nediff.cli.inputs import refuse_misfits, simulated
-from nediff.cli.levels import Level, in_words, sigmas_of, with_levels
+from nediff.cli.levels import Level, Simulated, in_words, sigmas_of, with_levels
 from nediff.cli.operator import refuse_small
 from nediff.data import (
     Measurements,
     Sigmas,
+    StabilisedRange,
     Units,
     atomic_path,
     open_measurements,
@@ -40,7 +41,7 @@ class EvaluateRequest:
     run: Path
     images: str
     clean: str | None
-    simulate: Level | None
+    simulate: Simulated | None
     units: Units
     samples: int
     json_file: Path | None
@@ -62,13 +63,16 @@ def run_evaluate(request: EvaluateRequest) -> None:
     if request.json_file is not None:
         with atomic_path(request.json_file) as temporary:
             temporary.write_text(json.dumps(_finite(result.to_dict()), indent=2) + "\n")
-    _print(result, restorer.problem.kind)
+    _print(result, restorer.problem.kind, isinstance(restorer.range, StabilisedRange))
 
 
 def _open(restorer: Restorer, source: str, axes: str | None, clean: bool) -> Measurements:
     """Measurements, or ``clean`` images, of as many channels as such have in this run."""
+    range = restorer.range.of_means() if clean else restorer.range
     with counting("reading images") as report:
-        found = open_measurements(source, range=restorer.range, axes=axes, progress=report)
+        found = open_measurements(
+            source, range=range, axes=axes, progress=report, warn=lambda _: None
+        )
     config = restorer.config
     wanted = config.network.channels if clean else config.data.channels
     magnitudes = clean and restorer.problem.kind == "mri" and found.channels == 1
@@ -108,12 +112,16 @@ def _opened(
     refuse_small(images, problem)
     noisy = simulated(images, _to_simulate(restorer, request, images), request.seed, problem)
     check_measurements(noisy, problem)
-    return noisy, images, [fraction * problem.sigma for fraction in LOWER_LEVELS]
+    # what fewer photons would do is not what less white noise does
+    fractions = () if isinstance(images.range, StabilisedRange) else LOWER_LEVELS
+    return noisy, images, [fraction * problem.sigma for fraction in fractions]
 
 
 def _needed(restorer: Restorer, request: EvaluateRequest) -> Level | None:
     """--sigma, without which a run with several noise levels cannot be asked."""
     recorded, largest = restorer.config.data.sigmas, restorer.problem.sigma
+    if request.sigma is not None and isinstance(restorer.range, StabilisedRange):
+        raise NediffError(f"{request.run} knows the noise by the signal; leave --sigma out.")
     if request.sigma is None and recorded is not None and recorded.least < largest:
         raise NediffError(
             f"{request.run} was trained on images with noise from {recorded.least:g} to "
@@ -127,6 +135,11 @@ def _to_simulate(
 ) -> float | Sigmas:
     """σ_n of the run or, where it was trained on several levels or is given a CSV, any."""
     sigma, asked = restorer.problem.sigma, request.simulate
+    if (asked == "photons") != isinstance(restorer.range, StabilisedRange):
+        how = "a level" if asked == "photons" else "photons, the noise it was trained for"
+        raise NediffError(f"{request.run} needs --simulate with {how}.")
+    if asked == "photons":
+        return sigma
     assert asked is not None
     if isinstance(asked, Path) or restorer.config.data.sigmas is not None:
         return sigmas_of(asked, request.units, images.range, images.files)
@@ -168,12 +181,13 @@ def _pixels(measurements: Measurements, i: int) -> str:
     return f"{width} × {height} pixels"
 
 
-def _print(result: Evaluation, kind: str) -> None:
+def _print(result: Evaluation, kind: str, stabilised: bool) -> None:
     if result.levels:
         results.print(_table(result, "noisy" if kind == "denoising" else "first guess"))
     blind = result.blind
+    units = " of stabilised intensities" if stabilised else ""
     say(
-        f"without truth: estimated PSNR {blind.estimated_psnr:.2f} dB (SURE), "
+        f"without truth: estimated PSNR{units} {blind.estimated_psnr:.2f} dB (SURE), "
         f"{blind.predicted_psnr:.2f} dB predicted by the network itself",
         results,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from nediff.cli.console import counting
-from nediff.data import ImageFile, Measurements, Scan, Sigmas, settle
+from nediff.data import ImageFile, Measurements, Scan, Sigmas, StabilisedRange, settle
 from nediff.data.scan import Progress
 from nediff.problem import Problem
 
@@ -28,8 +28,10 @@ def settle_range(
 def simulated(
     images: Measurements, sigma: float | Sigmas, seed: int, problem: Problem
 ) -> Measurements:
-    """Clean images measured once by the instrument."""
+    """Clean images measured once by the instrument; in a stabilised range, with photon noise."""
     instrument = None if problem.kind == "denoising" else settle.on_cpu(problem)
+    if isinstance(images.range, StabilisedRange):
+        return images.simulate_photons(seed, instrument)
     return images.simulate(sigma, seed, instrument)
 
 

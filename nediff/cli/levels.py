@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from nediff.data import (
     ImageFile,
     IntensityRange,
     Measurements,
+    PhotonNoise,
     Sigmas,
     Units,
     read_sigmas,
@@ -17,6 +19,8 @@ from nediff.data import (
 from nediff.errors import NediffError
 
 Level = float | Path
+Simulated = Level | Literal["photons"]
+"""What --simulate may be: a level, or the noise of --gain and --read-noise."""
 
 
 def parse_level(text: str | None, option: str) -> Level | None:
@@ -36,7 +40,26 @@ def parse_level(text: str | None, option: str) -> Level | None:
     return path
 
 
-def in_words(level: Level | None) -> str:
+def parse_simulated(text: str | None) -> Simulated | None:
+    """What was given for --simulate."""
+    return "photons" if text == "photons" else parse_level(text, "--simulate")
+
+
+def photons_of(
+    gain: float | None, read_noise: float | None, offset: float | None
+) -> PhotonNoise | None:
+    """The noise that --gain, --read-noise and --offset say, if they say any."""
+    if gain is None:
+        for name, value in (("--read-noise", read_noise), ("--offset", offset)):
+            if value is not None:
+                raise NediffError(
+                    f"{name} belongs to noise that depends on the signal; give --gain too."
+                )
+        return None
+    return PhotonNoise(gain, read_noise or 0.0, offset or 0.0)
+
+
+def in_words(level: Simulated | None) -> str:
     """As it was typed."""
     return f"{level:g}" if isinstance(level, float) else str(level)
 

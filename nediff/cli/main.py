@@ -14,15 +14,18 @@ from nediff.cli.options import (
     AxesOption,
     EiOption,
     FactorOption,
+    GainOption,
     GroupOption,
     KernelOption,
     Kind,
     MaskFractionOption,
     MaskOption,
     MaskSeedOption,
+    OffsetOption,
     OperatorOption,
     PatternOption,
     RangeOption,
+    ReadNoiseOption,
     ScaleName,
     SeedOption,
     SigmaOption,
@@ -103,10 +106,14 @@ def train(
     simulate: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
-            metavar="NUMBER|CSV",
-            help="For experiments: DATA are clean; add noise of this level once, by the seed.",
+            metavar="NUMBER|CSV|photons",
+            help="For experiments: DATA are clean; add noise of this level (photons: that of "
+            "--gain) once, by the seed.",
         ),
     ] = None,
+    gain: GainOption = None,
+    read_noise: ReadNoiseOption = None,
+    offset: OffsetOption = None,
     range_: RangeOption = None,
     axes: AxesOption = None,
     operator: OperatorOption = None,
@@ -124,7 +131,7 @@ def train(
     Writes config.yaml, model.safetensors, metrics.csv and what --resume needs into --out; the
     operator too, so that `nediff restore` needs nothing else.
     """
-    from nediff.cli.levels import parse_level
+    from nediff.cli.levels import parse_level, parse_simulated, photons_of
     from nediff.cli.operator import OperatorOptions
     from nediff.cli.train import TrainRequest, run_train
     from nediff.training.fitting import Plan
@@ -146,12 +153,13 @@ def train(
         out,
         parse_level(sigma, "--sigma"),
         units.value,
-        parse_level(simulate, "--simulate"),
+        parse_simulated(simulate),
         range_,
         axes,
         resume,
         plan,
         options,
+        photons_of(gain, read_noise, offset),
     )
     raise typer.Exit(run_train(request))
 
@@ -221,8 +229,9 @@ def evaluate(
     simulate: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
-            metavar="NUMBER|CSV",
-            help="IMAGES are clean: corrupt them once with this noise level.",
+            metavar="NUMBER|CSV|photons",
+            help="IMAGES are clean: corrupt them once with this noise level, or the photons and "
+            "read noise of the run.",
         ),
     ] = None,
     sigma: SigmaOption = None,
@@ -237,14 +246,14 @@ def evaluate(
 ) -> None:
     """How good is it? PSNR, SSIM and calibration, or what noisy images alone can say."""
     from nediff.cli.evaluate import EvaluateRequest, run_evaluate
-    from nediff.cli.levels import parse_level
+    from nediff.cli.levels import parse_level, parse_simulated
 
     run_evaluate(
         EvaluateRequest(
             run,
             images,
             clean,
-            parse_level(simulate, "--simulate"),
+            parse_simulated(simulate),
             units.value,
             samples,
             json_file,

@@ -17,6 +17,7 @@ from nediff.data import (
     ImageFile,
     Scan,
     Sigmas,
+    StabilisedRange,
     Units,
     form_like,
     list_files,
@@ -25,6 +26,7 @@ from nediff.data import (
     write_tiff,
 )
 from nediff.data.settle import magnitude
+from nediff.data.stabilise import Watch
 from nediff.data.write import Form
 from nediff.errors import NediffError
 from nediff.restorer import Restorer
@@ -76,6 +78,11 @@ def run_restore(request: RestoreRequest) -> None:
 def _levels(restorer: Restorer, request: RestoreRequest, files: list[ImageFile]) -> Sigmas | None:
     """The noise levels that were given for these images; None for that of the run."""
     recorded, largest = restorer.config.data.sigmas, restorer.problem.sigma
+    if request.sigma is not None and isinstance(restorer.range, StabilisedRange):
+        raise NediffError(
+            f"{request.run} knows the noise by the signal (gain {restorer.range.noise.gain:g}); "
+            "leave --sigma out. Images of another gain need a run of their own."
+        )
     if request.sigma is None:
         if recorded is not None and recorded.least < largest:
             raise NediffError(
@@ -107,8 +114,13 @@ def _checked_files(restorer: Restorer, request: RestoreRequest) -> list[ImageFil
                 f"{file.name} has {file.channels} channel(s); this run was trained on {channels}."
             )
     _refuse_collisions(restorer, files, request)
+    r = restorer.range
+    watch = Watch(r.noise, lambda values: values) if isinstance(r, StabilisedRange) else None
     with counting("reading images") as report:
-        found = scan(files, report)
+        found = scan(files, report, watch)
+    if watch is not None and restorer.problem.kind == "denoising":
+        for sentence in watch.warnings():
+            say(f"Careful: {sentence}")
     found = refuse_misfits(files, restorer.problem) or found
     _warn_of_other_units(restorer, _seen_extremes(restorer, files, found), request.sigma is None)
     return files
@@ -135,7 +147,11 @@ def _warn_of_other_units(restorer: Restorer, found: Scan, same_noise: bool) -> N
             f"Careful: {trained}; these images go from {found.minimum:g} to {found.maximum:g}. "
             "Are they in the same units?"
         )
-    elif same_noise and found.within_variance / r.scale**2 < 0.5 * sigma**2:
+    elif (
+        same_noise
+        and not isinstance(r, StabilisedRange)
+        and found.within_variance / r.scale**2 < 0.5 * sigma**2
+    ):
         say(
             f"Careful: {trained} with noise of {sigma * r.scale:.3g}; these images vary less "
             "than that. Are they in the same units, and as noisy?"

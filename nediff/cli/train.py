@@ -11,7 +11,14 @@ from rich.progress import Progress, TaskID
 
 from nediff.cli.console import bar, console, counting, say
 from nediff.cli.inputs import settle_range, simulated
-from nediff.cli.levels import Level, image_names, in_words, sigmas_of, with_levels
+from nediff.cli.levels import (
+    Level,
+    Simulated,
+    image_names,
+    in_words,
+    sigmas_of,
+    with_levels,
+)
 from nediff.cli.operator import (
     OperatorOptions,
     problem_of,
@@ -26,7 +33,9 @@ from nediff.config import RunConfig
 from nediff.data import (
     IntensityRange,
     Measurements,
+    PhotonNoise,
     Sigmas,
+    StabilisedRange,
     Units,
     check_sigma,
     open_measurements,
@@ -35,7 +44,7 @@ from nediff.data import (
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser, count_parameters
 from nediff.problem import Problem
-from nediff.runs import CONFIG_FILE, load_config, load_problem, load_sigmas
+from nediff.runs import CONFIG_FILE, load_config, load_problem, load_sigmas, range_of
 from nediff.training.fitting import (
     Plan,
     check_folder,
@@ -57,12 +66,14 @@ class TrainRequest:
     out: Path
     sigma: Level | None
     units: Units
-    simulate: Level | None
+    simulate: Simulated | None
     range: tuple[float, float] | None
     axes: str | None
     resume: bool
     plan: Plan
     operator: OperatorOptions = field(default_factory=OperatorOptions)
+    photons: PhotonNoise | None = None
+    """Noise that depends on the signal, instead of ``sigma``."""
 
 
 class TrainingBar:
@@ -131,20 +142,34 @@ def refuse_conflicts(request: TrainRequest, existing: RunConfig | None) -> None:
     refuse_misplaced(request.operator, request.operator.kind)
     recipe = recipe_of(request.operator, plan.recipe)
     refuse_missing(request.operator, request.simulate is not None)
+    _refuse_noise(request)
+    if recipe.needs_clean and request.simulate is None:
+        raise NediffError(
+            f"The {recipe.name} recipe needs clean images: give them as DATA, with --simulate."
+        )
+
+
+def _refuse_noise(request: TrainRequest) -> None:
+    """The noise must be told once, in one way."""
+    if request.photons is not None:
+        if request.sigma is not None or request.simulate not in (None, "photons"):
+            raise NediffError(
+                "--gain says how strong the noise is, by the signal; leave --sigma out, and "
+                "simulate it with --simulate photons."
+            )
+        return
+    if request.simulate == "photons":
+        raise NediffError("--simulate photons needs --gain, and --read-noise if there is any.")
     if request.sigma is None and request.simulate is None:
         raise NediffError(
             "How strong is the noise? Give its standard deviation with --sigma, as a fraction of "
             "the intensity range, or in the data's units with --units data; or a CSV file with "
-            "that of each image."
+            "that of each image; or, where it depends on the signal, --gain and --read-noise."
         )
     if None not in (request.sigma, request.simulate) and request.sigma != request.simulate:
         raise NediffError(
             f"--simulate {in_words(request.simulate)} adds noise of that level, so --sigma "
             f"{in_words(request.sigma)} would be wrong; leave --sigma out."
-        )
-    if recipe.needs_clean and request.simulate is None:
-        raise NediffError(
-            f"The {recipe.name} recipe needs clean images: give them as DATA, with --simulate."
         )
 
 
@@ -176,7 +201,20 @@ def refuse_changes(plan: Plan, config: RunConfig, out: Path) -> None:
 
 def _open(request: TrainRequest, range: Range | None, axes: str | None) -> Measurements:
     with counting("reading images") as report:
-        return open_measurements(request.data, range=range, axes=axes, progress=report)
+        found: list[str] = []
+        images = open_measurements(
+            request.data,
+            range=range,
+            axes=axes,
+            photons=request.photons,
+            progress=report,
+            warn=found.append,
+        )
+    # clean images have no noise to be wrong about, and missing values are zeros
+    if request.simulate is None and request.operator.kind == "denoising":
+        for sentence in found:
+            say(f"Careful: {sentence}")
+    return images
 
 
 def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements, Problem]:
@@ -207,11 +245,13 @@ def _with_noise(
 ) -> tuple[Measurements, float]:
     """The measurements with their noise, simulated or known, and its (largest) level."""
     given = request.sigma if request.sigma is not None else request.simulate
-    assert given is not None  # refuse_conflicts
     level: float | Sigmas
-    if isinstance(given, Path):
+    if isinstance(images.range, StabilisedRange):
+        level = images.range.sigma
+    elif isinstance(given, Path):
         level = sigmas_of(given, request.units, images.range, images.files, every_row=True)
     else:
+        assert isinstance(given, float)  # refuse_conflicts
         level = sigma_to_unit(given, request.units, images.range)
     largest = level.largest if isinstance(level, Sigmas) else level
     if request.simulate is not None:
@@ -221,6 +261,9 @@ def _with_noise(
 
 def _say_noise(measurements: Measurements, sigma: float) -> None:
     scale, sigmas = measurements.range.scale, measurements.sigmas
+    if isinstance(measurements.range, StabilisedRange):
+        say(f"noise by the signal; σ = {sigma:.4g} of the stabilised range")
+        return
     if sigmas is None:
         say(f"noise σ = {sigma:.4g} of the range, {sigma * scale:.4g} in the data's units")
         return
@@ -244,7 +287,7 @@ def _settled(request: TrainRequest) -> tuple[Measurements, Problem]:
 def _reopened(request: TrainRequest, config: RunConfig) -> Measurements:
     """The data of a run, opened as it was then; refuses other data."""
     data = config.data
-    recorded = IntensityRange(data.low, data.high)
+    recorded = range_of(config)
     _refuse_other_levels(request, config, recorded)
     measurements = _open(request, recorded, request.axes or data.axes)
     problem = load_problem(request.out, config)
@@ -264,6 +307,7 @@ def _refuse_other_levels(request: TrainRequest, config: RunConfig, range: Intens
     """--sigma, --simulate and --range, where given, must be those of the run."""
     data = config.data
     pairs = [("sigma", request.sigma, data.sigma), ("simulate", request.simulate, data.simulate)]
+    _refuse_other_photons(request, range)
     for name, now, then in pairs:
         if isinstance(now, Path) != (data.sigmas is not None) and now is not None:
             was = "one noise level for all images" if data.sigmas is None else "a CSV of levels"
@@ -285,9 +329,26 @@ def _refuse_other_levels(request: TrainRequest, config: RunConfig, range: Intens
         )
 
 
+def _refuse_other_photons(request: TrainRequest, range: IntensityRange) -> None:
+    """--gain, --read-noise and --offset, where given, must be those of the run; so --sigma."""
+    then = range.noise if isinstance(range, StabilisedRange) else None
+    other = request.photons is not None and request.photons != then
+    if then is not None:
+        other = other or request.sigma is not None or request.simulate not in (None, "photons")
+    if other or (then is None and request.simulate == "photons"):
+        was = "noise of one level for each image"
+        if then is not None:
+            was = f"--gain {then.gain:g} --read-noise {then.read_noise:g} --offset {then.offset:g}"
+        raise NediffError(
+            f"{request.out} was begun with {was}; resume it with the options it was begun with, or "
+            "choose another folder with --out."
+        )
+
+
 def _refuse_other_sigmas(request: TrainRequest, measurements: Measurements) -> None:
     """A CSV file of levels, where given again, must say what the run was begun with."""
     given = request.sigma if request.sigma is not None else request.simulate
+    assert given != "photons"  # _refuse_other_photons
     now = with_levels(measurements, given, request.units, every_row=True).sigmas
     then = measurements.sigmas
     assert now is not None

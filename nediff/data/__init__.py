@@ -13,6 +13,7 @@ from nediff.data.sigma import Units, check_sigma, sigma_to_unit
 from nediff.data.sigmas import Sigmas, read_sigmas
 from nediff.data.sources import list_files
 from nediff.data.split import split
+from nediff.data.stabilise import PhotonNoise, StabilisedRange, photon_noise
 from nediff.data.write import Form, form_like, write_form, write_like, write_tiff
 
 __all__ = [
@@ -20,8 +21,10 @@ __all__ = [
     "ImageFile",
     "IntensityRange",
     "Measurements",
+    "PhotonNoise",
     "Scan",
     "Sigmas",
+    "StabilisedRange",
     "Units",
     "atomic_path",
     "check_channels",
@@ -30,6 +33,7 @@ __all__ = [
     "form_like",
     "list_files",
     "open_measurements",
+    "photon_noise",
     "read_plain",
     "read_sigmas",
     "scan",

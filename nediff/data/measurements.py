@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,10 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from nediff.data.cache import DEFAULT_CACHE_BYTES
 from nediff.data.files import ImageFile
 from nediff.data.ranges import IntensityRange, choose_range
-from nediff.data.scan import Progress, scan
+from nediff.data.scan import Progress, Scan, scan
 from nediff.data.sigmas import Sigmas
-from nediff.data.simulate import SimulatedNoise
+from nediff.data.simulate import SimulatedNoise, SimulatedPhotons
 from nediff.data.sources import Source, list_files
+from nediff.data.stabilise import PhotonNoise, StabilisedRange, Watch, choose_stabilised
 from nediff.errors import NediffError
 
 
@@ -86,7 +89,7 @@ class Measurements:
         range: IntensityRange,
         range_chosen: str,
         within_variance: float,
-        noise: SimulatedNoise | None = None,
+        noise: SimulatedNoise | SimulatedPhotons | None = None,
         instrument: Instrument | None = None,
         sigmas: Sigmas | None = None,
     ) -> None:
@@ -112,7 +115,7 @@ class Measurements:
         if self.noise is None:
             return None
         variance = max(self.within_variance - self.noise.mean_square, 0.0)
-        return Measurements(self.windows, self.range, self.range_chosen, variance)
+        return Measurements(self.windows, self.range.of_means(), self.range_chosen, variance)
 
     @property
     def simulated(self) -> float | None:
@@ -144,6 +147,22 @@ class Measurements:
         variance = self.within_variance + noise.mean_square
         return self._with(
             within_variance=variance, noise=noise, instrument=instrument, sigmas=sigmas
+        )
+
+    def simulate_photons(self, seed: int, instrument: Instrument | None = None) -> Measurements:
+        """These images, taken as clean, measured once with the noise their range stabilises.
+
+        The noise is drawn in data units, by (seed, image name, position) and the clean value.
+        An ``instrument`` must be a mask, which commutes with noise and map of each pixel.
+        """
+        if not isinstance(self.range, StabilisedRange):
+            raise NediffError(
+                "Photon noise is simulated in a stabilised range: open the images with photons=…"
+            )
+        noise = SimulatedPhotons(self.range.of_measurements(), seed)
+        variance = self.within_variance + noise.mean_square
+        return self._with(
+            range=noise.range, within_variance=variance, noise=noise, instrument=instrument
         )
 
     def with_sigmas(self, sigmas: float | ArrayLike | Sigmas) -> Measurements:
@@ -210,7 +229,7 @@ class Measurements:
             values = self.instrument.measure(
                 lambda *place: self._stored(window, *place), top, left, height, width
             )
-        if self.noise is not None:
+        if isinstance(self.noise, SimulatedNoise):
             top, left = window.top + top, window.left + left
             name, channels = window.source_name, len(values)
             noise = self.noise.window(name, channels, height, width, top, left)
@@ -223,12 +242,20 @@ class Measurements:
         self, window: Window, top: int, left: int, height: int, width: int
     ) -> NDArray[np.float32]:
         place = (window.top + top, window.left + left, height, width)
+        if isinstance(self.noise, SimulatedPhotons):
+            file, page = window.file, window.page
+            whole = (file.channels, *file.size(page))
+            read = partial(file.read_crop, page)
+            return self.noise.window(window.source_name, read, whole, place)
         return self.range.to_unit(window.file.read_crop(window.page, *place))
 
     def with_range(self, range: IntensityRange, chosen: str, variance: float) -> Measurements:
-        """The same data in another unit range; ``variance`` (within images) is in data units."""
+        """The same data in another unit range.
+
+        ``variance`` (within images) is in data units, or what the range makes of them.
+        """
         sigmas = self.sigmas and self.sigmas.scaled(self.range.scale / range.scale)
-        within = variance / range.scale**2
+        within = variance / range.span**2
         return self._with(range=range, range_chosen=chosen, within_variance=within, sigmas=sigmas)
 
     def with_windows(self, windows: Sequence[Window]) -> Measurements:
@@ -259,25 +286,54 @@ def open_measurements(
     axes: str | None = None,
     simulate: float | None = None,
     seed: int = 0,
+    photons: PhotonNoise | None = None,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
     progress: Progress | None = None,
+    warn: Callable[[str], object] = warnings.warn,
 ) -> Measurements:
     """Find the images of ``source``, look at all of them once, and settle their range.
 
     With ``simulate`` the images are taken as clean, and white noise of that standard
-    deviation (unit range) is added wherever they are read, by ``seed``.
+    deviation (unit range) is added wherever they are read, by ``seed``. With ``photons`` the
+    noise depends on the signal, and the unit range is curved so that it is white there;
+    ``warn`` hears of pixels for which that cannot be right.
     """
     files = list_files(source, axes, cache_bytes)
     if range is None:
         _check_types(files)
     elif not isinstance(range, IntensityRange):
         range = IntensityRange(*(float(v) for v in range))
-    found = scan(files, progress)
-    extremes = (found.minimum, found.maximum)
-    chosen, how = choose_range(found.sample, files[0].dtype, range, extremes)
-    variance = found.within_variance / chosen.scale**2
+    if photons is None and not isinstance(range, StabilisedRange):
+        found = scan(files, progress)
+        extremes = (found.minimum, found.maximum)
+        chosen, how = choose_range(found.sample, files[0].dtype, range, extremes)
+    else:
+        found, chosen, how = _stabilised(files, range, photons, progress, warn)
+    variance = found.within_variance / chosen.span**2
     clean = Measurements(_all_windows(files), chosen, how, variance)
     return clean if simulate is None else clean.simulate(simulate, seed)
+
+
+def _stabilised(
+    files: Sequence[ImageFile],
+    range: IntensityRange | None,
+    photons: PhotonNoise | None,
+    progress: Progress | None,
+    warn: Callable[[str], object],
+) -> tuple[Scan, StabilisedRange, str]:
+    """What there is in stabilised units, the range, and how it was chosen."""
+    settled = range if isinstance(range, StabilisedRange) else None
+    noise = photons if settled is None else settled.noise
+    assert noise is not None
+    transform = noise.stabilise if settled is None else settled.transform
+    watch = Watch(noise, transform)
+    found = scan(files, progress, watch)
+    for sentence in watch.warnings():
+        warn(sentence)
+    if settled is not None:
+        return found, settled, "as given"
+    given = None if range is None else (range.low, range.high)
+    return found, *choose_stabilised(noise, found.sample, given)
 
 
 def _all_windows(files: Sequence[ImageFile]) -> list[Window]:

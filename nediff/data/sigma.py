@@ -9,6 +9,7 @@ import numpy as np
 
 from nediff.data.measurements import Measurements
 from nediff.data.ranges import IntensityRange
+from nediff.data.stabilise import StabilisedRange
 from nediff.errors import NediffError
 
 Units = Literal["fraction", "data"]
@@ -30,6 +31,9 @@ def check_sigma(sigma: float, measurements: Measurements) -> None:
         return
     if not math.isfinite(sigma) or sigma <= 0:
         raise NediffError(f"The noise level σ must be a positive number, not {sigma:g}.")
+    if isinstance(measurements.range, StabilisedRange):
+        _check_stabilised(sigma, measurements)
+        return
     span = f"the intensity range {measurements.range.low:g} to {measurements.range.high:g}"
     if sigma > 1:
         as_data = sigma / measurements.range.scale
@@ -47,6 +51,15 @@ def check_sigma(sigma: float, measurements: Measurements) -> None:
             f"The noise level σ = {sigma:g} cannot be right: the noise cannot be larger than the "
             f"total variation of the data, which is {total:.3g} of {span} (standard deviation "
             "within an image); give a smaller σ."
+        )
+
+
+def _check_stabilised(sigma: float, measurements: Measurements) -> None:
+    """Refuse photon noise that cannot be that of these measurements."""
+    if sigma > 1 or sigma**2 > _SLACK * measurements.within_variance:
+        raise NediffError(
+            "The noise that gain and read noise say would be larger than the total variation of "
+            "the data. Are they in the units of the pixels, or is there hardly a photon in a pixel?"
         )
 
 

@@ -19,13 +19,23 @@ from nediff import __version__
 from nediff.config import (
     DataConfig,
     NetworkConfig,
+    PhotonConfig,
     RecipeConfig,
     RunConfig,
     SigmasConfig,
     TrainingConfig,
 )
-from nediff.data import IntensityRange, Measurements, Sigmas, check_sigma, open_measurements, split
-from nediff.data.settle import settle_range
+from nediff.data import (
+    IntensityRange,
+    Measurements,
+    PhotonNoise,
+    Sigmas,
+    StabilisedRange,
+    check_sigma,
+    open_measurements,
+    split,
+)
+from nediff.data.settle import refuse_curved, settle_range
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser
 from nediff.operators import Convolution, Fourier, Identity, Mask
@@ -73,7 +83,7 @@ class Plan:
 
 def fit(
     measurements: Measurements | Any,
-    problem: Problem | float | ArrayLike,
+    problem: Problem | PhotonNoise | float | ArrayLike,
     *,
     minutes: float | None = None,
     steps: int | None = None,
@@ -90,7 +100,8 @@ def fit(
     file, an array), in the range that fits the problem; `Measurements` keep theirs. ``problem``
     is a `Problem`, or just σ_n in unit intensities for denoising; an array of them, one for each
     image, where these are not equally noisy. (With an operator, give `Measurements` with_sigmas
-    and the largest of them to the problem.) Without a budget it trains for
+    and the largest of them to the problem.) Or it is a `PhotonNoise`, where the noise depends on
+    the signal; `Measurements` must then have been opened with it. Without a budget it trains for
     20 minutes. ``recipe`` is a name or a `RecipeConfig`. ``out`` is a run folder to keep
     everything in.
     """
@@ -109,13 +120,20 @@ def fit(
     return restorer
 
 
-def _settled(data: Any, problem: Problem | float | ArrayLike) -> tuple[Measurements, Problem]:
+def _settled(
+    data: Any, problem: Problem | PhotonNoise | float | ArrayLike
+) -> tuple[Measurements, Problem]:
     """The data opened and in a range that fits the instrument, which can have measured them."""
     given: IntensityRange | None = None
     if isinstance(data, Measurements):
         images, given = data, data.range
     else:
-        images = open_measurements(data)
+        photons = problem if isinstance(problem, PhotonNoise) else None
+        images = open_measurements(data, photons=photons)
+    if isinstance(problem, PhotonNoise):
+        if not (isinstance(images.range, StabilisedRange) and images.range.noise == problem):
+            raise NediffError("Open the measurements with photons=, the noise they are to have.")
+        problem = images.range.sigma
     if not isinstance(problem, Problem):
         if np.ndim(problem) > 0:
             images = images.with_sigmas(problem)
@@ -130,6 +148,7 @@ def plan_run(
     measurements: Measurements, problem: Problem, plan: Plan, source: str, axes: str | None = None
 ) -> RunConfig:
     """Check the data against the plan and fix every setting, the number of steps too."""
+    _check_stabilised(measurements, problem)
     check_sigma(problem.sigma, measurements)
     check_measurements(measurements, problem)
     if problem.operator.crop_step is not None and measurements.min_size < plan.crop:
@@ -146,6 +165,23 @@ def plan_run(
         steps = steps_within(minutes, config, measurements, problem)
         config = _with_steps(config, steps, minutes)
     return config
+
+
+def _check_stabilised(measurements: Measurements, problem: Problem) -> None:
+    """A stabilised range has a noise level of its own, and is for some operators only."""
+    refuse_curved(measurements.range, problem)
+    if not isinstance(measurements.range, StabilisedRange):
+        return
+    if measurements.sigmas is not None:
+        raise NediffError(
+            "Noise that depends on the signal has no level for each image; give one or the other."
+        )
+    sigma = measurements.range.sigma
+    if not math.isclose(problem.sigma, sigma, rel_tol=1e-6):
+        raise NediffError(
+            f"Stabilised, the noise of these measurements is σ = {sigma:g} (their range.sigma), "
+            f"not {problem.sigma:g}."
+        )
 
 
 def check_measurements(measurements: Measurements, problem: Problem) -> None:
@@ -179,6 +215,7 @@ def _configure(
             fingerprint=measurements.fingerprint,
             sigma=problem.sigma,
             sigmas=describe_sigmas(measurements.sigmas),
+            photons=describe_photons(measurements.range),
             simulate=measurements.simulated,
             simulate_seed=measurements.simulate_seed,
         ),
@@ -213,6 +250,14 @@ def describe_sigmas(sigmas: Sigmas | None) -> SigmasConfig | None:
     if sigmas is None:
         return None
     return SigmasConfig(least=sigmas.least, fingerprint=sigmas.fingerprint)
+
+
+def describe_photons(range: IntensityRange) -> PhotonConfig | None:
+    """What config.yaml keeps of noise that depends on the signal."""
+    if not isinstance(range, StabilisedRange):
+        return None
+    noise = range.noise
+    return PhotonConfig(gain=noise.gain, read_noise=noise.read_noise, offset=noise.offset)
 
 
 def _best_network(plan: Plan, problem: Problem) -> str:
