@@ -422,6 +422,21 @@ def test_one_level_and_a_csv_are_not_mixed_up(tmp_path: Path) -> None:
     )
 
 
+def test_simulated_levels_by_the_command_line(tmp_path: Path) -> None:
+    clean = folder_of(tmp_path / "data") / "clean"
+    path = table(tmp_path / "s.csv", rows_of())
+    run = ("train", clean, "--out", tmp_path / "r", "--steps", 2, *TINY)
+    succeeded(*run, "--simulate", path)
+    config = yaml.safe_load((tmp_path / "r" / "config.yaml").read_text())["data"]
+    assert (config["simulate"], config["sigma"], config["sigmas"]["least"]) == (0.12, 0.12, 0.04)
+    succeeded(*run, "--resume", "--simulate", path)
+    other = table(tmp_path / "other.csv", rows_of((0.04, 0.05, 0.12, 0.12)))
+    assert "not 0.05" in nediff(*run, "--resume", "--simulate", other).err
+    known = ("train", clean.parent, "--out", tmp_path / "k", "--steps", 2, *TINY)
+    succeeded(*known, "--sigma", path)
+    assert "begun without it" in nediff(*known, "--resume", "--simulate", path).err
+
+
 def test_python_takes_an_array(tmp_path: Path) -> None:
     noisy = open_measurements(folder_of(tmp_path / "data"))
     restorer = package.fit(

@@ -308,25 +308,32 @@ def _refuse_other_levels(request: TrainRequest, config: RunConfig, range: Intens
     data = config.data
     pairs = [("sigma", request.sigma, data.sigma), ("simulate", request.simulate, data.simulate)]
     _refuse_other_photons(request, range)
-    for name, now, then in pairs:
-        if isinstance(now, Path) != (data.sigmas is not None) and now is not None:
-            was = "one noise level for all images" if data.sigmas is None else "a CSV of levels"
+    for name, given, then in pairs:
+        now = sigma_to_unit(given, request.units, range) if isinstance(given, float) else given
+        was = _begun_otherwise(now, then, several=data.sigmas is not None)
+        if was is not None:
             raise NediffError(
-                f"{request.out} was begun with {was}, not with --{name} {in_words(now)}; resume it "
-                "with the options it was begun with, or choose another folder with --out."
-            )
-        level = sigma_to_unit(now, request.units, range) if isinstance(now, float) else None
-        if level is not None and (then is None or not math.isclose(level, then, rel_tol=1e-6)):
-            was = "without it" if then is None else f"with {then:g}"
-            raise NediffError(
-                f"{request.out} was begun {was}, not with --{name} {level:g}; resume it with the "
-                "options it was begun with, or choose another folder with --out."
+                f"{request.out} was begun {was}, not with --{name} {in_words(now)}; resume it with "
+                "the options it was begun with, or choose another folder with --out."
             )
     if request.range is not None and request.range != (range.low, range.high):
         raise NediffError(
             f"{request.out} was begun with the intensity range {range.low:g} to {range.high:g}; "
             "resume it with the same --range or without."
         )
+
+
+def _begun_otherwise(now: Simulated | None, then: float | None, several: bool) -> str | None:
+    """How a run was begun, if the level (unit range) or CSV given now says otherwise."""
+    if now is None or now == "photons":  # _refuse_other_photons
+        return None
+    if then is None:
+        return "without it"
+    if isinstance(now, Path) != several:
+        return "with a CSV of levels" if several else "with one noise level for all images"
+    if isinstance(now, Path):  # compared once the images are known
+        return None
+    return None if math.isclose(now, then, rel_tol=1e-6) else f"with {then:g}"
 
 
 def _refuse_other_photons(request: TrainRequest, range: IntensityRange) -> None:
