@@ -36,7 +36,8 @@ Array = TypeVar("Array", Tensor, NDArray[np.float32])
 
 MOST_NOISE = 2.0
 """Images may be so many times as noisy as the noisiest of the training: to restore them their
-contrast is reduced by as much, and images of yet less contrast at σ_n were never learned from."""
+contrast is reduced by as much. A bound of caution: at σ_n the default recipe shows the network
+contrasts down to 1/√2, and what it makes of lower ones was not measured."""
 
 
 @dataclass(frozen=True)

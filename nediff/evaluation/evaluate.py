@@ -138,7 +138,8 @@ def _level(restorer: Restorer, noisy: Measurements) -> float:
     """The noise level to report: σ_n, or the root mean square of those of the images."""
     if noisy.sigmas is None:
         return restorer.problem.sigma
-    return math.sqrt(noisy.sigmas.mean_square)
+    levels = [noisy.sigma_of(i, restorer.problem.sigma) for i in range(len(noisy))]
+    return math.sqrt(sum(level**2 for level in levels) / len(levels))
 
 
 def _spread(calibration: Calibration) -> Spread | None:
