@@ -71,6 +71,7 @@ def pairs_of(made: Restorer, noisy: Measurements, clean: Measurements | None, n:
         draw_pair(
             made,
             torch.from_numpy(noisy.image(i)),
+            SIGMA,
             n,
             noisy.name(i),
             0,

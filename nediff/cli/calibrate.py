@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nediff.cli.console import counting, results, say
-from nediff.cli.evaluate import open_for, print_pairs, refuse_mismatch, trimmed
+from nediff.cli.evaluate import needed_level, open_for, print_pairs, refuse_mismatch, trimmed
 from nediff.cli.inputs import refuse_misfits
+from nediff.cli.levels import Level, with_levels
 from nediff.correction import CALIBRATION_FILE, Correction, save_correction
-from nediff.data import Measurements
+from nediff.data import Measurements, Units
 from nediff.evaluation.calibrate import calibrate, conformalise, corrected
 from nediff.restorer import Restorer
 
@@ -21,6 +22,8 @@ class CalibrateRequest:
     run: Path
     images: str
     clean: str | None
+    sigma: Level | None
+    units: Units
     seed: int
     axes: str | None
 
@@ -48,6 +51,8 @@ def _opened(
 ) -> tuple[Measurements, Measurements | None]:
     """The measurements, and the truth if there is some."""
     noisy = open_for(restorer, request.images, request.axes, clean=False)
+    level = needed_level(restorer, request.run, request.sigma)
+    noisy = with_levels(noisy, level, request.units)
     refuse_misfits(noisy.files, restorer.problem)
     if request.clean is None:
         return noisy, None

@@ -56,47 +56,57 @@ class BlindScores:
         self._pairs: list[Pair] = []
 
     @torch.no_grad()
-    def add(self, image: Image, name: str, drawn: Image | None, clean: Image | None = None) -> None:
-        """A measurement (C, h, w), and samples drawn from it (n, C, H, W).
+    def add(
+        self,
+        image: Image,
+        name: str,
+        sigma: float,
+        drawn: Image | None,
+        clean: Image | None = None,
+    ) -> None:
+        """A measurement (C, h, w) with noise ``sigma``, and samples drawn from it (n, C, H, W).
 
         If there are at least four of them, as many are drawn from a recorrupted pair, which is
         judged by the ``clean`` image as well where that is known.
         """
         stored = torch.from_numpy(image)
         y, problem = self.restorer.measured(stored)
-        self._add_estimate(y, problem, name)
+        self._add_estimate(y, problem, sigma, name)
         if drawn is None or len(drawn) < LEAST_SAMPLES:
             return
-        self._add_samples(y, problem, torch.from_numpy(drawn).to(y.device))
+        self._add_samples(y, problem, sigma, torch.from_numpy(drawn).to(y.device))
         truth = None
         if clean is not None:
             x = problem.operator.as_image(torch.from_numpy(clean)[None].to(y.device))
             truth = problem.A(x)[0]
-        self._pairs.append(draw_pair(self.restorer, stored, len(drawn), name, self.seed, truth))
+        pair = draw_pair(self.restorer, stored, sigma, len(drawn), name, self.seed, truth)
+        self._pairs.append(pair)
 
-    def _add_estimate(self, y: Tensor, problem: Problem, name: str) -> None:
+    def _add_estimate(self, y: Tensor, problem: Problem, level: float, name: str) -> None:
         """SURE and law 3, and law 6 at some contrasts."""
-        sigma = torch.full((1,), problem.sigma, device=y.device)
+        sigma, shrunk = self.restorer.levels(1, level)
+        y = expand(shrunk) * y
         probe = Draws(self.seed, f"blind {name}", 1, y.device).normal_like(y)
         denoiser = self.restorer.denoiser_of(problem)
-        self._sure += estimate_error(denoiser, y, sigma, problem.mask_noise(probe), problem)
+        sure = estimate_error(denoiser, y, sigma, problem.mask_noise(probe), problem)
+        self._sure += sure.scaled(1 / shrunk.item())
         here = denoiser(y, sigma)
         for k, contrast in enumerate(CONTRASTS):
             alpha = torch.full_like(sigma, contrast)
             mu = (1 - alpha) / 2  # grey in the middle: black and white stay within the range
             there = denoiser(rescale(y, alpha, mu, problem), alpha * sigma)
             off = problem.A((there - expand(mu)) / contrast - here)
-            self._differences[k] += float(off.double().square().sum())
+            self._differences[k] += float(off.double().square().sum()) / shrunk.item() ** 2
 
-    def _add_samples(self, y: Tensor, problem: Problem, samples: Tensor) -> None:
+    def _add_samples(self, y: Tensor, problem: Problem, sigma: float, samples: Tensor) -> None:
         """Their variance, and how well they agree with the measurement."""
         drawn = torch.stack([problem.A(sample[None])[0] for sample in samples]).double()
         self._variance += float(drawn.var(0).sum())
-        self._misfit += float((drawn - y).square().sum()) / len(samples)
+        self._misfit += float((drawn - y).square().sum()) / len(samples) / sigma**2
 
     def result(self) -> Blind:
         """All figures."""
-        sure, sigma = self._sure, self.restorer.problem.sigma
+        sure = self._sure
         error = max(sure.error, 1e-10 * sure.values)
         differences = [math.sqrt(d / error) for d in self._differences]
         equivariance = list(zip(CONTRASTS, differences, strict=True))
@@ -106,6 +116,6 @@ class BlindScores:
         return replace(
             blind,
             error2_over_variance=sure.error / self._variance if self._variance else math.inf,
-            consistency=self._misfit / sure.values / sigma**2,
-            pairs=summarise_pairs(self._pairs, self.samples, sigma),
+            consistency=self._misfit / sure.values,
+            pairs=summarise_pairs(self._pairs, self.samples, self.restorer.problem.sigma),
         )

@@ -75,17 +75,17 @@ def calibrate(
         )
     fitting, judging = range(0, len(views), 2), range(1, len(views), 2)
     total, bare = len(fitting) + 2 * len(judging), uncorrected(restorer)
+    sigma = restorer.problem.sigma
 
     def pairs(of: Restorer, which: Sequence[int], done: int) -> list[Pair]:
         found = []
         for k, i in enumerate(which):
-            y = torch.from_numpy(views.image(i))
-            found.append(draw_pair(of, y, SAMPLES, views.name(i), seed))
+            y, level = torch.from_numpy(views.image(i)), views.sigma_of(i, sigma)
+            found.append(draw_pair(of, y, level, SAMPLES, views.name(i), seed))
             if progress is not None:
                 progress(done + k + 1, total)
         return found
 
-    sigma = restorer.problem.sigma
     factor, floor = fit_correction(pairs(bare, fitting, 0), sigma)
     correction = Correction(factor, floor, restorer.sampler)
     before = pairs(bare, judging, len(fitting))
@@ -133,7 +133,8 @@ def conformalise(
     """
     needed, n = [], CONFORMAL_SAMPLES
     for i in range(len(noisy)):
-        posterior = restorer.summarise(noisy.image(i), n, derive_key("conformal", seed, i))
+        level = noisy.sigma_of(i, restorer.problem.sigma)
+        posterior = restorer.summarise(noisy.image(i), n, derive_key("conformal", seed, i), level)
         needed.append(
             needed_stretch(clean.image(i), posterior.mean, posterior.lower, posterior.upper)
         )

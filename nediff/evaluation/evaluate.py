@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -82,20 +83,25 @@ def evaluate_with_truth(
     """PSNR, SSIM and calibration against ``clean``, which lists the same images in order.
 
     ``lower_levels`` are noise levels below σ_n, at which the clean images are corrupted anew.
+    Where the noisy images have levels of their own, σ_n in the result is their root mean square.
     """
-    sigma = restorer.problem.sigma
+    sigma = _level(restorer, noisy)
     scores: dict[float, list[Scores]] = {s: [] for s in (*sorted(set(lower_levels)), sigma)}
     spreads = SampleScores(samples) if samples >= 2 else None
     blind = BlindScores(restorer, samples, seed)
     for i in range(len(noisy)):
-        view = View(restorer, clean.image(i), noisy.size(i))
+        own = noisy.sigma_of(i, restorer.problem.sigma)
+        view = View(restorer, clean.image(i), noisy.size(i), own)
         y = noisy.image(i)
         for level in scores:
-            y_level = y if level == sigma else view.measure(level, clean.name(i), seed)
-            estimate = restorer.restore(y_level, level)
+            if level == sigma:
+                y_level, estimate = y, restorer.restore(y, own)
+            else:
+                y_level = view.measure(level, clean.name(i), seed)
+                estimate = restorer.restore(y_level, level)
             scores[level].append(view.score(y_level, estimate))
-        drawn = _drawn(restorer, y, samples, seed, noisy.name(i))
-        blind.add(y, noisy.name(i), drawn, clean.image(i))
+        drawn = _drawn(restorer, y, own, samples, derive_key("evaluate", seed, noisy.name(i)))
+        blind.add(y, noisy.name(i), own, drawn, clean.image(i))
         if spreads is not None and drawn is not None:
             spreads.add(view, y, drawn, estimate)
             if keep is not None:
@@ -121,19 +127,26 @@ def evaluate_blind(
     blind = BlindScores(restorer, samples, seed)
     for i in range(len(noisy)):
         y, name = noisy.image(i), noisy.name(i)
-        blind.add(y, name, _drawn(restorer, y, samples, seed, name))
+        own = noisy.sigma_of(i, restorer.problem.sigma)
+        drawn = _drawn(restorer, y, own, samples, derive_key("evaluate", seed, name))
+        blind.add(y, name, own, drawn)
         if progress is not None:
             progress(i + 1, len(noisy))
     found = blind.result()
-    sigma = restorer.problem.sigma
-    return Evaluation(len(noisy), sigma, found, [], None, found.consistency)
+    return Evaluation(len(noisy), _level(restorer, noisy), found, [], None, found.consistency)
 
 
-def _drawn(restorer: Restorer, y: Image, samples: int, seed: int, name: str) -> Image | None:
-    """Posterior samples (n, C, H, W) of an image, by its name; None if fewer than two."""
-    if samples < 2:
-        return None
-    return restorer.sample(y, samples, derive_key("evaluate", seed, name))
+def _drawn(restorer: Restorer, y: Image, sigma: float, samples: int, seed: int) -> Image | None:
+    """Posterior samples (n, C, H, W) of an image; None if fewer than two."""
+    return restorer.sample(y, samples, seed, sigma) if samples >= 2 else None
+
+
+def _level(restorer: Restorer, noisy: Measurements) -> float:
+    """The noise level to report: σ_n, or the root mean square of those of the images."""
+    if noisy.sigmas is None:
+        return restorer.problem.sigma
+    levels = [noisy.sigma_of(i, restorer.problem.sigma) for i in range(len(noisy))]
+    return math.sqrt(sum(level**2 for level in levels) / len(levels))
 
 
 def _spread(calibration: Calibration) -> Spread | None:

@@ -77,19 +77,25 @@ class Revealed:
 
 
 def draw_pair(
-    restorer: Restorer, y: Tensor, n: int, name: str, seed: int, truth: Tensor | None = None
+    restorer: Restorer,
+    y: Tensor,
+    sigma: float,
+    n: int,
+    name: str,
+    seed: int,
+    truth: Tensor | None = None,
 ) -> Pair:
     """Split the measurement y (C, h, w) of one image in two, sample from one, judge by the other.
 
-    ``truth`` is A x, shaped like the measurement as the operator sees it.
+    ``sigma`` is its noise, ``truth`` A x, shaped like the measurement as the operator sees it.
     """
-    alpha, sigma = 1 / math.sqrt(1 + TAU**2), restorer.problem.sigma
+    alpha = 1 / math.sqrt(1 + TAU**2)
     whole, problem = restorer.measured(y)
     noise = Draws(seed, f"pair {name}", 1, y.device).normal_like(y[None])[0]
     b = problem.mask_noise(problem.lift(noise[None].to(whole.device)))
     first = alpha * (y + TAU * sigma * _stored(b, problem).to(y.device))
     second = alpha * (whole - sigma / TAU * b)
-    samples = restorer.sample(first, n, derive_key("pair", seed, name)).to(whole.device)
+    samples = restorer.sample(first, n, derive_key("pair", seed, name), sigma).to(whole.device)
     drawn = torch.stack([problem.A(sample[None])[0] for sample in samples])
     chosen = _some_values(problem, whole, seed, name)
     floor = (alpha * sigma) ** 2 * (1 + 1 / TAU**2)

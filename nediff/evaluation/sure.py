@@ -35,6 +35,10 @@ class Sure:
             self.values + other.values,
         )
 
+    def scaled(self, by: float) -> Sure:
+        """Of images ``by`` times as strong."""
+        return Sure(self.error * by**2, self.variance * by**4, self.predicted * by**2, self.values)
+
     @property
     def psnr(self) -> float:
         """Estimated: −10 log₁₀ of the mean squared error over all measured values."""
