@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.ndimage import convolve
@@ -18,6 +20,8 @@ from nediff.noise import (
 from nediff.noise.blocks import GROUPS, MOST_BLOCKS
 from nediff.noise.floor import FREQUENCY, jackknife, white_part
 from nediff.noise.level import level_of
+from nediff.runs import load_config
+from tests.command import nediff, succeeded
 from tests.pictures import ALL, clean, measured, noisy
 
 LEVELS = (0.01, 0.05, 0.3)
@@ -228,3 +232,33 @@ def test_noise_that_differs_by_channel_or_place() -> None:
         assert 2 in found.odd
         assert estimate_by_position(noisy(pictures, by_column, seed)).varies
         assert not estimate_by_channel(noisy(pictures, by_column, seed)).varies
+
+
+# --sigma auto
+
+
+def test_a_training_can_find_out_the_noise_itself(tmp_path: Path) -> None:
+    """40 smooth fields of 48²: 2 % by the table of the estimator; 8 % is four times that."""
+    from tests.test_baselines import smooth_fields
+
+    fields = smooth_fields(40, 48, 0)
+    np.save(tmp_path / "clean.npy", fields)
+    data = (tmp_path / "clean.npy", "--axes", "NHW", "--range", 0, 1, "--simulate", 0.1)
+    options = ("--size", "tiny", "--steps", 2, "--batch", 2, "--crop", 24)
+    done = succeeded("train", *data, "--sigma", "auto", *options, "--out", tmp_path / "run")
+    assert "noise estimated from the data" in done.err
+    config = load_config(tmp_path / "run")
+    assert config.data.sigma == pytest.approx(0.1, rel=0.08)
+    assert config.data.sigma != 0.1
+    assert config.data.simulate == 0.1
+    again = nediff(
+        "train", *data, "--sigma", "auto", *options, "--out", tmp_path / "run", "--resume"
+    )
+    assert again.code == 0
+    refused = nediff("restore", tmp_path / "run", data[0], "--out", tmp_path, "--sigma", "auto")
+    assert "only train estimates it" in refused.err
+    operator = ("--operator", "inpainting", "--mask-fraction", 0.7)
+    refused = nediff(
+        "train", *data, "--sigma", "auto", *options, *operator, "--out", tmp_path / "other"
+    )
+    assert "--sigma auto needs complete images" in refused.err

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from nediff.cli.console import say
 from nediff.data import (
     ImageFile,
     IntensityRange,
@@ -19,6 +20,8 @@ from nediff.data import (
 from nediff.errors import NediffError
 
 Level = float | Path
+Told = Level | Literal["auto"]
+"""What --sigma of a training may be: "auto" is to be estimated from the data."""
 Simulated = Level | Literal["photons"]
 """What --simulate may be: a level, or the noise of --gain and --read-noise."""
 
@@ -33,11 +36,17 @@ def parse_level(text: str | None, option: str) -> Level | None:
         path = Path(text).expanduser()
     if path.suffix.lower() != ".csv":
         raise NediffError(
-            f"{option} {text} is neither a number nor a CSV file with a noise level for each image."
+            f"{option} {text} is neither a number nor a CSV file with a noise level for each image"
+            f"{'; only train estimates it' if text == 'auto' else ''}."
         )
     if not path.is_file():
         raise NediffError(f"{option}: there is no file {path}.")
     return path
+
+
+def parse_told(text: str | None) -> Told | None:
+    """What was given for --sigma of a training."""
+    return "auto" if text == "auto" else parse_level(text, "--sigma")
 
 
 def parse_simulated(text: str | None) -> Simulated | None:
@@ -59,7 +68,35 @@ def photons_of(
     return PhotonNoise(gain, read_noise or 0.0, offset or 0.0)
 
 
-def in_words(level: Simulated | None) -> str:
+def estimated_level(images: Measurements, kind: str) -> float:
+    """σ in unit range, told from the noisy images themselves; says how sure that is."""
+    from nediff.noise import estimate_level
+
+    if kind not in ("denoising", "blur"):
+        raise NediffError(
+            f"--sigma auto needs complete images, and those of {kind} are not; measure the noise "
+            "where the instrument sees nothing but noise, and give --sigma."
+        )
+    found = estimate_level(images).sigma
+    say(
+        f"noise estimated from the data: σ = {found.value:.4g} ± {found.total_error:.2g} of the "
+        "range; `nediff diagnose` says whether it is white and the same everywhere"
+    )
+    if not found.value > 0:
+        raise NediffError("No noise was found in these images; give --sigma if there is some.")
+    if found.total_error > DOUBTFUL * found.value:
+        say(
+            "Careful: that is not sure. There may be no place in the images without texture; "
+            "measure the noise of the instrument and give --sigma if you can."
+        )
+    return found.value
+
+
+DOUBTFUL = 0.1
+"""A relative error above which the user is warned: it costs a few tenths of a dB."""
+
+
+def in_words(level: Simulated | Told | None) -> str:
     """As it was typed."""
     return f"{level:g}" if isinstance(level, float) else str(level)
 

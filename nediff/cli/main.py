@@ -31,6 +31,7 @@ from nediff.cli.options import (
     SigmaOption,
     Size,
     Solver,
+    ToldOption,
     UnitsName,
     UnitsOption,
 )
@@ -71,7 +72,7 @@ def _main(
 def train(
     data: Annotated[str, typer.Argument(help="Noisy images: a folder, a glob or one file.")],
     out: Annotated[Path, typer.Option(help="The run folder to write.")],
-    sigma: SigmaOption = None,
+    sigma: ToldOption = None,
     units: UnitsOption = UnitsName.fraction,
     minutes: Annotated[
         Optional[float],  # noqa: UP045
@@ -131,7 +132,7 @@ def train(
     Writes config.yaml, model.safetensors, metrics.csv and what --resume needs into --out; the
     operator too, so that `nediff restore` needs nothing else.
     """
-    from nediff.cli.levels import parse_level, parse_simulated, photons_of
+    from nediff.cli.levels import parse_simulated, parse_told, photons_of
     from nediff.cli.operator import OperatorOptions
     from nediff.cli.train import TrainRequest, run_train
     from nediff.training.fitting import Plan
@@ -151,7 +152,7 @@ def train(
     request = TrainRequest(
         data,
         out,
-        parse_level(sigma, "--sigma"),
+        parse_told(sigma),
         units.value,
         parse_simulated(simulate),
         range_,

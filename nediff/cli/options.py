@@ -98,6 +98,15 @@ SigmaOption = Annotated[
         "with the columns name and sigma, a row for each image.",
     ),
 ]
+ToldOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--sigma",
+        metavar="NUMBER|CSV|auto",
+        help="Noise level σ: a fraction of the intensity range, or see --units; or a CSV file "
+        "with the columns name and sigma, a row for each image; or auto, to be estimated.",
+    ),
+]
 UnitsOption = Annotated[UnitsName, typer.Option(help="What --sigma and --simulate are in.")]
 _PHOTONS = "Noise that depends on the signal (instead of --sigma), in the units of the data"
 GainOption = Annotated[

@@ -14,6 +14,8 @@ from nediff.cli.inputs import settle_range, simulated
 from nediff.cli.levels import (
     Level,
     Simulated,
+    Told,
+    estimated_level,
     image_names,
     in_words,
     sigmas_of,
@@ -64,7 +66,7 @@ class TrainRequest:
 
     data: str
     out: Path
-    sigma: Level | None
+    sigma: Told | None
     units: Units
     simulate: Simulated | None
     range: tuple[float, float] | None
@@ -74,6 +76,11 @@ class TrainRequest:
     operator: OperatorOptions = field(default_factory=OperatorOptions)
     photons: PhotonNoise | None = None
     """Noise that depends on the signal, instead of ``sigma``."""
+
+    @property
+    def told(self) -> Level | None:
+        """The noise level that was given, if it was; one to be estimated was not."""
+        return None if self.sigma == "auto" else self.sigma
 
 
 class TrainingBar:
@@ -166,7 +173,7 @@ def _refuse_noise(request: TrainRequest) -> None:
             "the intensity range, or in the data's units with --units data; or a CSV file with "
             "that of each image; or, where it depends on the signal, --gain and --read-noise."
         )
-    if None not in (request.sigma, request.simulate) and request.sigma != request.simulate:
+    if None not in (request.told, request.simulate) and request.told != request.simulate:
         raise NediffError(
             f"--simulate {in_words(request.simulate)} adds noise of that level, so --sigma "
             f"{in_words(request.sigma)} would be wrong; leave --sigma out."
@@ -244,7 +251,12 @@ def _with_noise(
     request: TrainRequest, images: Measurements, problem: Problem
 ) -> tuple[Measurements, float]:
     """The measurements with their noise, simulated or known, and its (largest) level."""
-    given = request.sigma if request.sigma is not None else request.simulate
+    if request.sigma == "auto":
+        measured = images
+        if request.simulate is not None:
+            measured, _ = _with_noise(replace(request, sigma=None), images, problem)
+        return measured, estimated_level(measured, problem.kind)
+    given = request.told if request.told is not None else request.simulate
     level: float | Sigmas
     if isinstance(images.range, StabilisedRange):
         level = images.range.sigma
@@ -306,7 +318,7 @@ def _reopened(request: TrainRequest, config: RunConfig) -> Measurements:
 def _refuse_other_levels(request: TrainRequest, config: RunConfig, range: IntensityRange) -> None:
     """--sigma, --simulate and --range, where given, must be those of the run."""
     data = config.data
-    pairs = [("sigma", request.sigma, data.sigma), ("simulate", request.simulate, data.simulate)]
+    pairs = [("sigma", request.told, data.sigma), ("simulate", request.simulate, data.simulate)]
     _refuse_other_photons(request, range)
     for name, given, then in pairs:
         now = sigma_to_unit(given, request.units, range) if isinstance(given, float) else given
@@ -354,7 +366,7 @@ def _refuse_other_photons(request: TrainRequest, range: IntensityRange) -> None:
 
 def _refuse_other_sigmas(request: TrainRequest, measurements: Measurements) -> None:
     """A CSV file of levels, where given again, must say what the run was begun with."""
-    given = request.sigma if request.sigma is not None else request.simulate
+    given = request.told if request.told is not None else request.simulate
     assert given != "photons"  # _refuse_other_photons
     now = with_levels(measurements, given, request.units, every_row=True).sigmas
     then = measurements.sigmas
