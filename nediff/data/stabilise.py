@@ -194,7 +194,7 @@ class Watch:
 
     def __call__(self, values: Array) -> Array:
         """``then(values)``."""
-        floor = self.noise.unstabilise(np.zeros(1))[0]
+        floor = self.noise.offset - 0.375 * self.noise.gain - 5 * self.noise.read_noise
         self.values += values.size
         self.below += int((values < floor).sum())
         top = float(values.max())
@@ -210,7 +210,7 @@ class Watch:
         if self.below > 1e-3 * self.values:
             found.append(
                 f"{self.below / self.values:.2g} of the pixels are darker than photons and read "
-                "noise can make them, and count as no light; are offset and read noise right?"
+                "noise can make them; are offset and read noise right?"
             )
         if self.at_top > 1e-3 * self.values:
             found.append(
