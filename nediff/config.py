@@ -137,7 +137,7 @@ class RecipeConfig(_Strict):
     """`cd` only: the largest level it learns from noisy targets is σ_max = σ_n × this …"""
     consistency: float = Field(default=0.1, ge=0, allow_inf_nan=False)
     """… and this the weight of its consistency term, which is all it has below σ_n …"""
-    consistency_share: float = Field(default=0.25, gt=0, le=1)
+    consistency_share: float = Field(default=0.125, gt=0, le=1)
     """… computed for this share of the images only, because a sampler runs inside it."""
     ei: float = Field(default=0.0, ge=0)
     """Weight of the equivariance term …"""
