@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from nediff.data import Measurements, open_measurements
+    from nediff.data import Measurements, PhotonNoise, open_measurements
     from nediff.errors import NediffError
     from nediff.problem import Problem
     from nediff.restorer import Posterior, Restorer
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Measurements",
     "NediffError",
+    "PhotonNoise",
     "Posterior",
     "Problem",
     "Restorer",
@@ -39,6 +40,7 @@ __all__ = [
 _HOMES = {
     "Measurements": "nediff.data",
     "NediffError": "nediff.errors",
+    "PhotonNoise": "nediff.data",
     "Posterior": "nediff.restorer",
     "Problem": "nediff.problem",
     "Restorer": "nediff.restorer",

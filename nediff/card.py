@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nediff.config import OperatorConfig, RecipeConfig, RunConfig
+from nediff.config import DataConfig, OperatorConfig, RecipeConfig, RunConfig
 from nediff.data import atomic_path
 
 
@@ -17,11 +17,9 @@ def write_card(folder: Path, config: RunConfig) -> None:
 def card_text(config: RunConfig) -> str:
     """What this run is, what it was trained on, and how to use it."""
     data, network, training = config.data, config.network, config.training
-    scale = data.high - data.low
     return f"""# A nediff restorer
 
-Removes noise of σ = {data.sigma:.4g} of the intensity range ({data.sigma * scale:.4g} in the
-data's units) from images with {data.channels} channel(s) and the intensity range
+Removes noise of {_noise(data)} from images with {data.channels} channel(s) and the intensity range
 [{data.low:g}, {data.high:g}] ({data.range_chosen}), and draws posterior samples of them.
 {_operator(config.operator)}
 - Trained on: {data.images} images, {_origin(config)}.
@@ -33,9 +31,36 @@ data's units) from images with {data.channels} channel(s) and the intensity rang
     nediff restore THIS_FOLDER IMAGES --out restored --samples 8
 
 It expects images like those it was trained on, with the same kind and strength of noise:
-white, Gaussian, independent of the signal. On other images or other noise the result, and its
+{_kind(data)}. On other images or other noise the result, and its
 error bars, mean little. `nediff evaluate THIS_FOLDER IMAGES` says how it does on yours.
 """
+
+
+def _noise(data: DataConfig) -> str:
+    """How strong it is, in both units."""
+    scale = data.high - data.low
+    if (photons := data.photons) is not None:
+        return (
+            f"photons (gain {photons.gain:g}, read noise {photons.read_noise:g}, offset "
+            f"{photons.offset:g} in the data's\nunits; σ = {data.sigma:.4g} where it is "
+            "stabilised)"
+        )
+    if data.sigmas is None:
+        return (
+            f"σ = {data.sigma:.4g} of the intensity range ({data.sigma * scale:.4g} in the\n"
+            "data's units)"
+        )
+    least = data.sigmas.least
+    return (
+        f"σ from {least:.4g} to {data.sigma:.4g} of the intensity range ({least * scale:.4g} to "
+        f"{data.sigma * scale:.4g}\nin the data's units; say which with --sigma)"
+    )
+
+
+def _kind(data: DataConfig) -> str:
+    if data.photons is not None:
+        return "Poisson and Gaussian, each pixel by itself"
+    return "white, Gaussian, independent of the signal"
 
 
 def _origin(config: RunConfig) -> str:
@@ -47,7 +72,8 @@ def _origin(config: RunConfig) -> str:
         return "simulated measurements WITHOUT noise (the Ambient Diffusion baseline)"
     if data.simulate is not None:
         by = "" if measured == "images" else " and a simulated instrument"
-        return f"clean images with simulated noise (σ = {data.simulate:g}){by}"
+        what = f"noise (σ = {data.simulate:g})" if data.photons is None else "photons"
+        return f"clean images with simulated {what}{by}"
     return f"noisy {measured} alone; no clean image was used"
 
 

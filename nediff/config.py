@@ -24,6 +24,23 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
+class SigmasConfig(_Strict):
+    """What there is to know of sigmas.csv without reading it."""
+
+    least: float = Field(gt=0, allow_inf_nan=False)
+    """That of the cleanest image, in unit intensities; `DataConfig.sigma` is the largest."""
+    fingerprint: str
+    """Of all names and levels."""
+
+
+class PhotonConfig(_Strict):
+    """y = gain · Poisson((x − offset)/gain) + offset + N(0, read_noise²), in data units."""
+
+    gain: float = Field(gt=0, allow_inf_nan=False)
+    read_noise: float = Field(ge=0, allow_inf_nan=False)
+    offset: float = Field(allow_inf_nan=False)
+
+
 class DataConfig(_Strict):
     """What was measured, and how its numbers become unit intensities."""
 
@@ -40,9 +57,15 @@ class DataConfig(_Strict):
     fingerprint: str = ""
     """Of the images' names and sizes: on them depend the split and the simulated noise."""
     sigma: float = Field(gt=0, allow_inf_nan=False)
-    """σ_n in unit intensities."""
+    """σ_n in unit intensities: of all images, or the largest where ``sigmas`` says so."""
+    sigmas: SigmasConfig | None = None
+    """Each image has a noise level of its own; they are in sigmas.csv."""
+    photons: PhotonConfig | None = None
+    """The noise depends on the signal, and unit intensities are stabilised (data/stabilise.py):
+    unit = (f(value) − f(low)) / (f(high) − f(low)), in which the noise is σ_n."""
     simulate: float | None = None
-    """The images were clean and noise of this level was added once …"""
+    """The images were clean and noise of this level (or ``sigmas``, or ``photons``) was added
+    once …"""
     simulate_seed: int = 0
     """… from this seed."""
 

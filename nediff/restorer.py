@@ -10,12 +10,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from nediff.config import RunConfig
+from nediff.correction import Correction, load_correction, save_correction
 from nediff.data import IntensityRange
-from nediff.divergence import Map
+from nediff.divergence import Map, expand
 from nediff.errors import NediffError
 from nediff.networks import Denoiser, build_denoiser
 from nediff.problem import Problem
@@ -23,6 +24,7 @@ from nediff.runs import (
     load_config,
     load_problem,
     load_weights,
+    range_of,
     save_config,
     save_problem,
     save_weights,
@@ -32,6 +34,11 @@ from nediff.sampling.posterior import Progress
 from nediff.unmeasured import UnmeasuredSpread, add_unseen, load_spread, save_spread
 
 Array = TypeVar("Array", Tensor, NDArray[np.float32])
+
+MOST_NOISE = 2.0
+"""Images may be so many times as noisy as the noisiest of the training: to restore them their
+contrast is reduced by as much. A bound of caution: at σ_n the default recipe shows the network
+contrasts down to 1/√2, and what it makes of lower ones was not measured."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,11 @@ class Posterior(Generic[Array]):
     lower: Array
     upper: Array
     """The interval from the second lowest to the second highest sample (from the lowest to
-    the highest if there are fewer than four)."""
+    the highest if there are fewer than four), stretched about the mean where ``conformal``."""
     coverage: float
     """The share of true values that interval should hold: (n + 1 − 2k)/(n + 1)."""
+    conformal: bool = False
+    """Whether that was made sure of with clean images (`nediff calibrate --clean`)."""
 
 
 class Restorer:
@@ -63,24 +72,32 @@ class Restorer:
         denoiser: Denoiser,
         config: RunConfig,
         unmeasured: UnmeasuredSpread | None = None,
+        correction: Correction | None = None,
     ) -> None:
         self.problem, self.config = problem, config
         self.denoiser = denoiser.eval()
         self.unmeasured = unmeasured
         """How uncertain pixels are that were not measured; None where that was not learned."""
+        self.correction = correction
+        """Of the spread of samples; None for a run that was not calibrated."""
         self.sampler = SamplerSettings()
 
     @property
     def range(self) -> IntensityRange:
-        """The data's units: unit = (value − low) / (high − low)."""
-        return IntensityRange(self.config.data.low, self.config.data.high)
+        """The data's units: unit = (value − low) / (high − low), or curved (data/stabilise.py)."""
+        return range_of(self.config)
 
     @torch.no_grad()
-    def restore(self, y: Array, sigma: float | None = None) -> Array:
-        """The MMSE estimate E[x | y] at noise level ``sigma`` (σ_n unless told)."""
+    def restore(self, y: Array, sigma: float | ArrayLike | None = None) -> Array:
+        """The MMSE estimate E[x | y] at noise level ``sigma``: a number, or one for each image.
+
+        Unless told it is σ_n, that of the training; where that had several, it must be told.
+        Above σ_n, by the method's own invariance, D(y, σ) = D(αy, ασ)/α with ασ = σ_n.
+        """
         batch, problem = self.measured(y)
-        estimate = self.denoiser(batch, self._levels(batch, sigma), problem.operator)
-        return _like(y, estimate)
+        level, alpha = self.levels(len(batch), sigma)
+        estimate = self.denoiser(expand(alpha) * batch, level, problem.operator)
+        return _like(y, estimate / expand(alpha))
 
     @torch.no_grad()
     def sample(
@@ -88,7 +105,7 @@ class Restorer:
         y: Array,
         n: int = 1,
         seed: int | Sequence[int] = 0,
-        sigma: float | None = None,
+        sigma: float | ArrayLike | None = None,
         settings: SamplerSettings | None = None,
         progress: Progress | None = None,
     ) -> Array:
@@ -96,48 +113,74 @@ class Restorer:
 
         Sample k depends on the image, the seed and k alone, whatever else is in the batch.
         ``seed`` may be one number per image. The measured part of a sample is a draw of the
-        diffusion model. Pixels that were not measured get their conditional mean and, at σ_n and
+        diffusion model. Pixels that were not measured get their conditional mean and, at levels
         where it was learned, independent noise of their remaining uncertainty: right pixel by
-        pixel, not as a texture.
+        pixel, not as a texture. ``sigma`` is as for `restore`; above σ_n, too, what is sampled is
+        the image of contrast α, and divided by α.
         """
         batch, problem = self.measured(y)
         seeds = [operator.index(s) for s in np.atleast_1d(np.asarray(seed, dtype=object))]
         seeds = seeds * len(batch) if np.ndim(seed) == 0 else seeds
         if len(seeds) != len(batch):
             raise NediffError(f"{len(batch)} images need as many seeds, not {len(seeds)}.")
-        levels = self._levels(batch, sigma)
-        samples = sample_posterior(
-            self.denoiser_of(problem),
-            batch,
-            levels,
-            problem,
-            n,
-            seeds,
-            settings or self.sampler,
-            progress,
-        )
-        if self.unmeasured is not None and sigma in (None, self.problem.sigma):
-            estimate = self.denoiser(batch, levels, problem.operator)
+        levels, alpha = self.levels(len(batch), sigma)
+        batch = expand(alpha) * batch
+        used, denoiser = settings or self.sampler, self.denoiser_of(problem)
+        samples = sample_posterior(denoiser, batch, levels, problem, n, seeds, used, progress)
+        correction = self.correction if self._corrects(used) else None
+        if correction is not None or self.unmeasured is not None:
+            estimate = denoiser(batch, levels)
+        if correction is not None:
+            samples = correction.apply(samples, estimate, levels, problem, seeds)
+        if self.unmeasured is not None:
             variance = self.unmeasured.variance(batch, estimate, levels, problem.operator)
+            variance = variance * expand(levels >= self._least * (1 - 1e-6))
             samples = add_unseen(samples, variance, problem.operator, seeds)
-        return _like(y, samples, leading=(n,))
+        return _like(y, samples / expand(alpha), leading=(n,))
+
+    def _corrects(self, settings: SamplerSettings) -> bool:
+        """Whether the correction was found for this way of sampling."""
+        return self.correction is not None and self.correction.sampler == settings
 
     def summarise(
-        self, y: Array, n: int = 16, seed: int | Sequence[int] = 0, sigma: float | None = None
+        self,
+        y: Array,
+        n: int = 16,
+        seed: int | Sequence[int] = 0,
+        sigma: float | ArrayLike | None = None,
+        *,
+        data_units: bool = False,
     ) -> Posterior[Array]:
-        """Mean, standard deviation and an interval per pixel, from n ≥ 2 posterior samples."""
+        """Mean, standard deviation and an interval per pixel, from n ≥ 2 posterior samples.
+
+        With ``data_units`` they are of the samples in the data's units: with signal-dependent
+        noise the map is curved, and the mean of what is mapped is not the map of the mean.
+        """
         if n < 2:
             raise NediffError(f"A spread needs at least 2 samples, not {n}.")
         samples = torch.as_tensor(self.sample(y, n, seed, sigma))
+        if data_units:
+            mapped = self.range.from_unit(samples.cpu().numpy())
+            samples = torch.from_numpy(mapped).to(samples)
         k = 2 if n >= 4 else 1
-        ordered = samples.sort(dim=0).values
+        mean, ordered = samples.mean(0), samples.sort(dim=0).values
+        stretch = self._stretch(n, sigma)
         return Posterior(
-            mean=_like(y, samples.mean(0)),
+            mean=_like(y, mean),
             sd=_like(y, samples.std(0)),
-            lower=_like(y, ordered[k - 1]),
-            upper=_like(y, ordered[n - k]),
+            lower=_like(y, mean + (stretch or 1.0) * (ordered[k - 1] - mean)),
+            upper=_like(y, mean + (stretch or 1.0) * (ordered[n - k] - mean)),
             coverage=(n + 1 - 2 * k) / (n + 1),
+            conformal=stretch is not None,
         )
+
+    def _stretch(self, n: int, sigma: float | ArrayLike | None) -> float | None:
+        """Of the intervals of n samples, if clean images have shown how much they need."""
+        at_sigma = sigma is None or bool(np.all(np.asarray(sigma) == self.problem.sigma))
+        if self.correction is None or not self._corrects(self.sampler) or not at_sigma:
+            return None
+        conformal = self.correction.conformal
+        return conformal.stretch if conformal is not None and conformal.samples == n else None
 
     def save(self, folder: str | Path) -> None:
         """Write config.yaml, model.safetensors and the card README.md."""
@@ -147,6 +190,8 @@ class Restorer:
         save_weights(Path(folder), dict(self.denoiser.named_parameters()))
         if self.unmeasured is not None:
             save_spread(Path(folder), self.unmeasured)
+        if self.correction is not None:
+            save_correction(Path(folder), self.correction)
         save_config(Path(folder), self.config)
         write_card(Path(folder), self.config)
 
@@ -162,7 +207,8 @@ class Restorer:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         problem = load_problem(Path(folder), config, physics)
         problem = problem.with_operator(problem.operator.to(device))
-        return cls(problem, denoiser.to(device), config, load_spread(Path(folder), config, device))
+        spread = load_spread(Path(folder), config, device)
+        return cls(problem, denoiser.to(device), config, spread, load_correction(Path(folder)))
 
     def _batch(self, y: Tensor | NDArray[np.float32]) -> Tensor:
         if not (y.is_floating_point() if isinstance(y, Tensor) else y.dtype.kind == "f"):
@@ -198,13 +244,39 @@ class Restorer:
         """Where the network is."""
         return next(self.denoiser.parameters()).device
 
-    def _levels(self, batch: Tensor, sigma: float | None) -> Tensor:
-        level = self.problem.sigma if sigma is None else sigma
-        if not 0 < level <= self.problem.sigma * (1 + 1e-6):
+    @property
+    def _least(self) -> float:
+        """The least noise level of the training images."""
+        sigmas = self.config.data.sigmas
+        return self.problem.sigma if sigmas is None else sigmas.least
+
+    def levels(self, count: int, sigma: float | ArrayLike | None) -> tuple[Tensor, Tensor]:
+        """(min(σ, σ_n), α = min(1, σ_n/σ)) of each image, (count,) both."""
+        largest = self.problem.sigma
+        if sigma is None:
+            if self._least != largest:
+                raise NediffError(
+                    "This run was trained on images of different noise levels, from "
+                    f"{self._least:g} to {largest:g}; say how noisy these are (sigma=...)."
+                )
+            sigma = largest
+        values = np.asarray(sigma, dtype=np.float64)
+        if values.ndim > 1 or values.size not in (1, count):
             raise NediffError(
-                f"σ = {level:g} is outside what was learned: 0 < σ ≤ {self.problem.sigma:g}."
+                f"{count} images need one noise level or as many, not an array of shape "
+                f"{values.shape}."
             )
-        return torch.full((len(batch),), level, device=batch.device)
+        for level in values.flat:
+            if not 0 < level <= MOST_NOISE * largest:
+                raise NediffError(
+                    f"σ = {level:g} is outside what was learned, 0 < σ ≤ {largest:g}, and what "
+                    f"can be told from it, up to {MOST_NOISE:g} times as much."
+                )
+        values = np.broadcast_to(values, count)
+        alpha = np.minimum(1.0, largest / values)
+        alpha = np.where(alpha > 1 - 1e-6, 1.0, alpha)  # as noisy as the training, but for rounding
+        level, contrast = torch.tensor(np.minimum(values, largest)), torch.tensor(alpha)
+        return level.to(self.device, torch.float32), contrast.to(self.device, torch.float32)
 
 
 def _like(y: Array, batch: Tensor, leading: tuple[int, ...] = ()) -> Array:

@@ -3,6 +3,7 @@
 config.yaml          every setting; the run can be repeated from it
 model.safetensors    the best weights by the held-out noisy images
 operator.safetensors the mask or kernel of the instrument, if it has one
+sigmas.csv           the noise level of each training image, where they differ (unit intensities)
 state/               what `--resume` needs
 metrics.csv          what happened; tensorboard/ the same for TensorBoard
 README.md            a card: what this is and how to use it
@@ -10,7 +11,7 @@ README.md            a card: what this is and how to use it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nediff.config import OperatorConfig, RunConfig
-from nediff.data import IntensityRange, atomic_path
+from nediff.data import (
+    IntensityRange,
+    PhotonNoise,
+    Sigmas,
+    StabilisedRange,
+    atomic_path,
+    read_sigmas,
+)
 from nediff.errors import NediffError
 from nediff.operators import Convolution, Fourier, LinearOperator, Mask
 from nediff.problem import Problem
@@ -30,6 +38,7 @@ from nediff.problem import Problem
 CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "model.safetensors"
 OPERATOR_FILE = "operator.safetensors"
+SIGMAS_FILE = "sigmas.csv"
 
 
 def save_config(folder: Path, config: RunConfig) -> None:
@@ -49,7 +58,7 @@ def load_config(folder: Path) -> RunConfig:
         raise NediffError(f"{folder} is not a run folder: it has no {CONFIG_FILE}.")
     try:
         config = RunConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-        IntensityRange(config.data.low, config.data.high)
+        range_of(config)
         return config
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise NediffError(f"{path} is not valid YAML ({_first_line(error)}).") from error
@@ -57,6 +66,33 @@ def load_config(folder: Path) -> RunConfig:
         raise NediffError(f"{path} is not a valid run: {complaint(error)}.") from error
     except NediffError as error:
         raise NediffError(f"{path} is not a valid run: {error}") from error
+
+
+def range_of(config: RunConfig) -> IntensityRange:
+    """How the numbers of the data become unit intensities."""
+    data = config.data
+    if data.photons is None:
+        return IntensityRange(data.low, data.high)
+    photons = data.photons
+    noise = PhotonNoise(photons.gain, photons.read_noise, photons.offset)
+    return StabilisedRange(data.low, data.high, noise)
+
+
+def save_sigmas(folder: Path, sigmas: Sigmas) -> None:
+    """Write sigmas.csv."""
+    make_folder(folder)
+    with atomic_path(folder / SIGMAS_FILE) as temporary:
+        temporary.write_text(sigmas.to_csv(), encoding="utf-8")
+
+
+def load_sigmas(folder: Path, config: RunConfig, images: Iterable[tuple[str, str]]) -> Sigmas:
+    """The noise levels a run was begun with, of ``images`` as in `read_sigmas`."""
+    path = folder / SIGMAS_FILE
+    sigmas = read_sigmas(path, images)
+    recorded = config.data.sigmas
+    if recorded is None or sigmas.fingerprint != recorded.fingerprint:
+        raise NediffError(f"{path} is not what this run was begun with: its levels have changed.")
+    return sigmas
 
 
 def save_weights(folder: Path, weights: dict[str, Tensor]) -> None:

@@ -55,11 +55,19 @@ class GaussianPrior:
 
 @dataclass
 class TwoModes:
-    """½ N(+c, v I) + ½ N(−c, v I) on images of ``shape``."""
+    """w N(+c, v I) + (1 − w) N(−c, v I) on images."""
 
     centre: Tensor
     variance: float
     weight: float
+
+    def sample(self, n: int, seed: int) -> Tensor:
+        """n images, (n, C, H, W)."""
+        generator = torch.Generator().manual_seed(seed)
+        upper = torch.rand(n, generator=generator, dtype=torch.float64) < self.weight
+        sign = torch.where(upper, 1.0, -1.0).double()[:, None, None, None]
+        noise = torch.randn((n, *self.centre.shape), generator=generator, dtype=torch.float64)
+        return sign * self.centre + self.variance**0.5 * noise
 
     def posterior_weight(self, y: Tensor, sigma: Tensor) -> Tensor:
         """P(x belongs to the mode at +c | y), (B,)."""

@@ -29,7 +29,7 @@ def report() -> Report:
         5, 1.05, 2.9, [(0.33, 0.3), (0.67, 0.66)], [(0.01, 0.011, 0.5), (0.1, 0.09, 0.5)]
     )
     levels = [Level(0.02, 34.0, 36.0, 0.95), Level(0.1, 20.0, 28.0, 0.8)]
-    evaluation = Evaluation(1, 0.1, Blind(28.1, 28.0), levels, spread)
+    evaluation = Evaluation(1, 0.1, Blind(28.1, (28.0, 28.2), 28.0, [(0.5, 0.1)]), levels, spread)
     return Report("Title", "Words.", [example], evaluation, [(10, 20.0), (20, 25.0)], "Footer")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -160,6 +161,49 @@ def test_the_printed_algorithm_is_detected_as_too_narrow(
     assert calibration.ratio > 10
     assert calibration.psnr_drop < 1.5
     assert all(found < 0.5 * promised for promised, found in calibration.coverage())
+
+
+MIXTURE = TwoModes(torch.full((1, 2, 2), 0.04, dtype=torch.float64), 0.02**2, 0.3)
+RANKED = 1200
+"""Images of the simulation-based calibration, with 19 samples each."""
+
+
+def rank_statistic(denoise: Callable[[Tensor, Tensor], Tensor], settings: SamplerSettings) -> float:
+    """χ² of the ranks of the truth among 19 samples, in 20 classes: 19 ± 6 if all is right.
+
+    Ranked by the mean of the image, along which the two modes lie, and by its first pixel less
+    its last, across; the worse of both.
+    """
+    x = MIXTURE.sample(RANKED, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    y = x + SIGMA * torch.randn(x.shape, generator=generator, dtype=torch.float64)
+    sigma, seeds = torch.full((RANKED,), SIGMA, dtype=torch.float64), list(range(RANKED))
+    drawn = sample_posterior(denoise, y, sigma, Problem.denoising(SIGMA), 19, seeds, settings)
+    worst = 0.0
+    for along in (
+        lambda u: u.flatten(-3).mean(-1),
+        lambda u: u[..., 0, 0, 0] - u[..., 0, -1, -1],
+    ):
+        ranks = (along(drawn) < along(x)).sum(0)
+        counts = torch.bincount(ranks, minlength=20).double()
+        expected = RANKED / 20
+        worst = max(worst, float((counts - expected).square().sum() / expected))
+    return worst
+
+
+def test_ranks_are_uniform_for_a_mixture_and_broken_samplers_are_detected() -> None:
+    """Simulation-based calibration (Talts et al. 2018): a right sampler ranks uniformly.
+
+    P(χ²₁₉ > 48) = 2.6e-4; the discretisation of 40 steps may add a little.
+    """
+    right = rank_statistic(MIXTURE.denoise, FINE)
+    assert right < 48
+    one_sided = replace(MIXTURE, weight=0.7)  # favours the wrong mode
+    too_sure = replace(MIXTURE, variance=0.01**2)  # believes the modes narrower
+    for broken in (one_sided.denoise, too_sure.denoise):
+        assert rank_statistic(broken, FINE) > 2 * 48
+    assert rank_statistic(MIXTURE.denoise, PAPER_SETTINGS) > 10 * 48  # no spread at all
+    assert rank_statistic(MIXTURE.denoise, replace(FINE, steps=3)) > 2 * 48  # too few steps
 
 
 def test_calibration_detects_samples_that_are_too_wide() -> None:

@@ -12,11 +12,22 @@ from rich.table import Table
 
 from nediff.cli.console import counting, results, say
 from nediff.cli.inputs import refuse_misfits, simulated
+from nediff.cli.levels import Level, Simulated, in_words, sigmas_of, with_levels
 from nediff.cli.operator import refuse_small
-from nediff.data import Measurements, Units, atomic_path, open_measurements, sigma_to_unit
+from nediff.data import (
+    Measurements,
+    Sigmas,
+    StabilisedRange,
+    Units,
+    atomic_path,
+    open_measurements,
+    sigma_to_unit,
+)
 from nediff.errors import NediffError
 from nediff.evaluation import Evaluation, evaluate_blind, evaluate_with_truth
+from nediff.evaluation.blind import Blind
 from nediff.evaluation.evaluate import Spread
+from nediff.evaluation.revealed import Revealed, SpreadClass
 from nediff.problem import Problem
 from nediff.restorer import Restorer
 from nediff.training.fitting import check_measurements
@@ -32,18 +43,21 @@ class EvaluateRequest:
     run: Path
     images: str
     clean: str | None
-    simulate: float | None
+    simulate: Simulated | None
     units: Units
     samples: int
     json_file: Path | None
     seed: int
     axes: str | None
+    sigma: Level | None = None
 
 
 def run_evaluate(request: EvaluateRequest) -> None:
     """Measure, print a table, and write the JSON if asked for."""
     if request.clean is not None and request.simulate is not None:
         raise NediffError("Give --clean or --simulate, not both.")
+    if request.sigma is not None and request.simulate is not None:
+        raise NediffError("--simulate adds noise of a level it is told; leave --sigma out.")
     if request.json_file is not None and request.json_file.is_dir():
         raise NediffError(f"{request.json_file} is a folder; give --json the name of a file.")
     restorer = Restorer.load(request.run)
@@ -51,13 +65,16 @@ def run_evaluate(request: EvaluateRequest) -> None:
     if request.json_file is not None:
         with atomic_path(request.json_file) as temporary:
             temporary.write_text(json.dumps(_finite(result.to_dict()), indent=2) + "\n")
-    _print(result, restorer.problem.kind)
+    _print(result, restorer.problem.kind, isinstance(restorer.range, StabilisedRange))
 
 
-def _open(restorer: Restorer, source: str, axes: str | None, clean: bool) -> Measurements:
+def open_for(restorer: Restorer, source: str, axes: str | None, clean: bool) -> Measurements:
     """Measurements, or ``clean`` images, of as many channels as such have in this run."""
+    range = restorer.range.of_means() if clean else restorer.range
     with counting("reading images") as report:
-        found = open_measurements(source, range=restorer.range, axes=axes, progress=report)
+        found = open_measurements(
+            source, range=range, axes=axes, progress=report, warn=lambda _: None
+        )
     config = restorer.config
     wanted = config.network.channels if clean else config.data.channels
     magnitudes = clean and restorer.problem.kind == "mri" and found.channels == 1
@@ -71,8 +88,8 @@ def _measure(restorer: Restorer, request: EvaluateRequest) -> Evaluation:
     noisy, clean, lower = _opened(restorer, request)
     if clean is None:
         with counting("evaluating") as report:
-            return evaluate_blind(restorer, noisy, request.seed, report)
-    clean = _trimmed(noisy, clean, restorer.problem)
+            return evaluate_blind(restorer, noisy, request.samples, request.seed, report)
+    clean = trimmed(noisy, clean, restorer.problem)
     with counting("evaluating") as report:
         return evaluate_with_truth(
             restorer, noisy, clean, request.samples, lower, request.seed, report
@@ -85,27 +102,62 @@ def _opened(
     """Measurements, the truth if there is one, and the lower levels to look at."""
     problem = restorer.problem
     if request.simulate is None:
-        noisy = _open(restorer, request.images, request.axes, clean=False)
+        noisy = open_for(restorer, request.images, request.axes, clean=False)
+        noisy = with_levels(
+            noisy, needed_level(restorer, request.run, request.sigma), request.units
+        )
         refuse_misfits(noisy.files, problem)
         if request.clean is None:
             return noisy, None, []
-        clean = _open(restorer, request.clean, request.axes, clean=True)
-        _refuse_mismatch(noisy, clean, problem)
+        clean = open_for(restorer, request.clean, request.axes, clean=True)
+        refuse_mismatch(noisy, clean, problem)
         return noisy, clean, []
-    images = _open(restorer, request.images, request.axes, clean=True)
-    level = sigma_to_unit(request.simulate, request.units, images.range)
-    if not math.isclose(level, problem.sigma, rel_tol=1e-6):
+    images = open_for(restorer, request.images, request.axes, clean=True)
+    refuse_small(images, problem)
+    noisy = simulated(images, _to_simulate(restorer, request, images), request.seed, problem)
+    check_measurements(noisy, problem)
+    # what fewer photons would do is not what less white noise does
+    fractions = () if isinstance(images.range, StabilisedRange) else LOWER_LEVELS
+    return noisy, images, [fraction * problem.sigma for fraction in fractions]
+
+
+def needed_level(restorer: Restorer, run: Path, sigma: Level | None) -> Level | None:
+    """--sigma, without which a run with several noise levels cannot be asked."""
+    recorded, largest = restorer.config.data.sigmas, restorer.problem.sigma
+    if sigma is not None and isinstance(restorer.range, StabilisedRange):
+        raise NediffError(f"{run} knows the noise by the signal; leave --sigma out.")
+    if sigma is None and recorded is not None and recorded.least < largest:
         raise NediffError(
-            f"This run was trained for σ = {problem.sigma:g}; --simulate {level:g} is another "
+            f"{run} was trained on images with noise from {recorded.least:g} to "
+            f"{largest:g}; say how noisy these are with --sigma."
+        )
+    return sigma
+
+
+def _to_simulate(
+    restorer: Restorer, request: EvaluateRequest, images: Measurements
+) -> float | Sigmas:
+    """σ_n of the run or, where it was trained on several levels or is given a CSV, any."""
+    sigma, asked = restorer.problem.sigma, request.simulate
+    if (asked == "photons") != isinstance(restorer.range, StabilisedRange):
+        how = "a level" if asked == "photons" else "photons, the noise it was trained for"
+        raise NediffError(f"{request.run} needs --simulate with {how}.")
+    if asked == "photons":
+        return sigma
+    assert asked is not None
+    if isinstance(asked, Path) or restorer.config.data.sigmas is not None:
+        return sigmas_of(asked, request.units, images.range, images.files)
+    level = sigma_to_unit(asked, request.units, images.range)
+    if not math.isclose(level, sigma, rel_tol=1e-6):
+        raise NediffError(
+            f"This run was trained for σ = {sigma:g}; --simulate {in_words(level)} is another "
             "level."
         )
-    refuse_small(images, problem)
-    noisy = simulated(images, level, request.seed, problem)
-    check_measurements(noisy, problem)
-    return noisy, images, [fraction * problem.sigma for fraction in LOWER_LEVELS]
+    return level
 
 
-def _refuse_mismatch(noisy: Measurements, clean: Measurements, problem: Problem) -> None:
+def refuse_mismatch(noisy: Measurements, clean: Measurements, problem: Problem) -> None:
+    """Refuse clean images that cannot be those behind the noisy ones."""
     if len(noisy) != len(clean):
         raise NediffError(
             f"There are {len(noisy)} noisy images and {len(clean)} clean ones; they must be the "
@@ -122,7 +174,7 @@ def _refuse_mismatch(noisy: Measurements, clean: Measurements, problem: Problem)
             )
 
 
-def _trimmed(noisy: Measurements, clean: Measurements, problem: Problem) -> Measurements:
+def trimmed(noisy: Measurements, clean: Measurements, problem: Problem) -> Measurements:
     """Without the last rows and columns that a coarser measurement did not reach."""
     sizes = [problem.operator.image_size(*noisy.size(i)) for i in range(len(noisy))]
     windows = zip(clean.windows, sizes, strict=True)
@@ -134,15 +186,10 @@ def _pixels(measurements: Measurements, i: int) -> str:
     return f"{width} × {height} pixels"
 
 
-def _print(result: Evaluation, kind: str) -> None:
+def _print(result: Evaluation, kind: str, stabilised: bool) -> None:
     if result.levels:
         results.print(_table(result, "noisy" if kind == "denoising" else "first guess"))
-    blind = result.blind
-    say(
-        f"without truth: estimated PSNR {blind.estimated_psnr:.2f} dB (SURE), "
-        f"{blind.predicted_psnr:.2f} dB predicted by the network itself",
-        results,
-    )
+    _print_blind(result.blind, kind, " of stabilised intensities" if stabilised else "")
     if result.spread is not None:
         _print_spread(result.spread, "")
     if result.consistency is not None:
@@ -155,6 +202,43 @@ def _print(result: Evaluation, kind: str) -> None:
         masked = kind in ("inpainting", "demosaicing")
         of_what = "what was not measured" if masked else "the image itself"
         _print_spread(result.spread_unmeasured, f" of {of_what}")
+
+
+def _print_blind(blind: Blind, kind: str, units: str) -> None:
+    """What noisy images say without the truth, and what they cannot say."""
+    low, high = blind.interval
+    say(
+        f"without truth: estimated PSNR{units} {blind.estimated_psnr:.2f} dB (SURE; 95 % "
+        f"confidence {low:.2f} to {high:.2f}), {blind.predicted_psnr:.2f} dB predicted by the "
+        "network itself",
+        results,
+    )
+    off = ", ".join(f"{share:.0%} at contrast {alpha:g}" for alpha, share in blind.equivariance)
+    say(f"  images of less contrast are restored alike but for {off} of the error", results)
+    if blind.error2_over_variance is not None:
+        say(
+            f"  error²/variance: {blind.error2_over_variance:.3f} by SURE (1 is right; above it "
+            "error bars are too narrow)",
+            results,
+        )
+    if blind.pairs is not None:
+        print_pairs(blind.pairs)
+    if kind != "denoising":
+        say("  All of this is of what was measured, A x; the rest it cannot see.", results)
+
+
+def print_pairs(pairs: Revealed, words: str = "") -> None:
+    """error²/variance by classes of predicted variance."""
+    known = pairs.true_ratio is not None
+    table = Table(title=f"{words} error²/variance by predicted variance, from recorrupted pairs")
+    for column in ("variance / σ²", "without truth", "by the truth")[: 3 if known else 2]:
+        table.add_column(column, justify="right")
+    rows: list[tuple[str, SpreadClass | Revealed]] = [("all", pairs)]
+    rows = [*((f"{c.variance:.3f}", c) for c in pairs.classes), *rows]
+    for words, row in rows:
+        cells = [words, f"{row.ratio:.2f} ± {row.ratio_error:.2f}"]
+        table.add_row(*cells, *([f"{row.true_ratio:.2f}"] if known else []))
+    results.print(table)
 
 
 def _table(result: Evaluation, before: str) -> Table:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from nediff.cli.console import counting
-from nediff.data import ImageFile, Measurements, Scan, settle
+from nediff.data import ImageFile, Measurements, Scan, Sigmas, StabilisedRange, settle
 from nediff.data.scan import Progress
 from nediff.problem import Problem
 
@@ -25,9 +25,13 @@ def settle_range(
         return settle.settle_range(images, problem, given, clean, report)
 
 
-def simulated(images: Measurements, sigma: float, seed: int, problem: Problem) -> Measurements:
-    """Clean images measured once by the instrument."""
+def simulated(
+    images: Measurements, sigma: float | Sigmas, seed: int, problem: Problem
+) -> Measurements:
+    """Clean images measured once by the instrument; in a stabilised range, with photon noise."""
     instrument = None if problem.kind == "denoising" else settle.on_cpu(problem)
+    if isinstance(images.range, StabilisedRange):
+        return images.simulate_photons(seed, instrument)
     return images.simulate(sigma, seed, instrument)
 
 

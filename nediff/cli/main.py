@@ -14,20 +14,26 @@ from nediff.cli.options import (
     AxesOption,
     EiOption,
     FactorOption,
+    GainOption,
     GroupOption,
     KernelOption,
     Kind,
     MaskFractionOption,
     MaskOption,
     MaskSeedOption,
+    OffsetOption,
     OperatorOption,
     PatternOption,
     RangeOption,
+    ReadNoiseOption,
     ScaleName,
     SeedOption,
+    SigmaOption,
     Size,
     Solver,
+    ToldOption,
     UnitsName,
+    UnitsOption,
 )
 from nediff.cli.signals import Interrupted, handling, interrupt
 from nediff.errors import NediffError
@@ -66,13 +72,8 @@ def _main(
 def train(
     data: Annotated[str, typer.Argument(help="Noisy images: a folder, a glob or one file.")],
     out: Annotated[Path, typer.Option(help="The run folder to write.")],
-    sigma: Annotated[
-        Optional[float],  # noqa: UP045
-        typer.Option(help="Noise level σ: a fraction of the intensity range, or see --units."),
-    ] = None,
-    units: Annotated[UnitsName, typer.Option(help="What --sigma and --simulate are in.")] = (
-        UnitsName.fraction
-    ),
+    sigma: ToldOption = None,
+    units: UnitsOption = UnitsName.fraction,
     minutes: Annotated[
         Optional[float],  # noqa: UP045
         typer.Option(help="Time budget; 20 unless --steps is given."),
@@ -104,11 +105,16 @@ def train(
     seed: SeedOption = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     simulate: Annotated[
-        Optional[float],  # noqa: UP045
+        Optional[str],  # noqa: UP045
         typer.Option(
-            help="For experiments: DATA are clean; add noise of this level once, by the seed."
+            metavar="NUMBER|CSV|photons",
+            help="For experiments: DATA are clean; add noise of this level (photons: that of "
+            "--gain) once, by the seed.",
         ),
     ] = None,
+    gain: GainOption = None,
+    read_noise: ReadNoiseOption = None,
+    offset: OffsetOption = None,
     range_: RangeOption = None,
     axes: AxesOption = None,
     operator: OperatorOption = None,
@@ -126,6 +132,7 @@ def train(
     Writes config.yaml, model.safetensors, metrics.csv and what --resume needs into --out; the
     operator too, so that `nediff restore` needs nothing else.
     """
+    from nediff.cli.levels import parse_simulated, parse_told, photons_of
     from nediff.cli.operator import OperatorOptions
     from nediff.cli.train import TrainRequest, run_train
     from nediff.training.fitting import Plan
@@ -143,13 +150,49 @@ def train(
         ei,
     )
     request = TrainRequest(
-        data, out, sigma, units.value, simulate, range_, axes, resume, plan, options
+        data,
+        out,
+        parse_told(sigma),
+        units.value,
+        parse_simulated(simulate),
+        range_,
+        axes,
+        resume,
+        plan,
+        options,
+        photons_of(gain, read_noise, offset),
     )
     raise typer.Exit(run_train(request))
 
 
 def _value(choice: Enum | None) -> str | None:
     return None if choice is None else str(choice.value)
+
+
+@app.command()
+def diagnose(
+    data: Annotated[str, typer.Argument(help="Noisy images: a folder, a glob or one file.")],
+    json_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--json", help="Write the findings to this file."),
+    ] = None,
+    html_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--html", help="Write a page with charts to this file."),
+    ] = None,
+    range_: RangeOption = None,
+    axes: AxesOption = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Look at noisy images before training: how strong is the noise, and what can be expected?
+
+    Estimates σ, tests what training assumes (white noise that does not depend on the signal,
+    images that come at many contrasts and scales), warns in plain words, and says what to type
+    next.
+    """
+    from nediff.cli.diagnose import DiagnoseRequest, run_diagnose
+
+    run_diagnose(DiagnoseRequest(data, json_file, html_file, range_, axes, seed))
 
 
 @app.command()
@@ -163,6 +206,8 @@ def restore(
         typer.Option(min=2, help="Noise levels per sample."),
     ] = None,
     solver: Annotated[Solver, typer.Option(help="Posterior solver.")] = Solver.dpm2m,
+    sigma: SigmaOption = None,
+    units: UnitsOption = UnitsName.fraction,
     seed: SeedOption = 0,
     axes: AxesOption = None,
     overwrite: Annotated[
@@ -177,11 +222,26 @@ def restore(
     cannot hold, such as the colours of a raw mosaic in a grey JPEG, becomes a TIFF. Blurred
     images keep their frame: the border that only the kernel reached is cut off. From k-space
     come float32 images of two channels, the real and the imaginary part.
+
+    Images of another noise level than that of the training: give it with --sigma.
     """
+    from nediff.cli.levels import parse_level
     from nediff.cli.restore import RestoreRequest, run_restore
 
     run_restore(
-        RestoreRequest(run, images, out, samples, steps, solver.value, seed, axes, overwrite)
+        RestoreRequest(
+            run,
+            images,
+            out,
+            samples,
+            steps,
+            solver.value,
+            seed,
+            axes,
+            overwrite,
+            parse_level(sigma, "--sigma"),
+            units.value,
+        )
     )
 
 
@@ -194,10 +254,15 @@ def evaluate(
         typer.Option(help="The same images without noise, in the same order of names."),
     ] = None,
     simulate: Annotated[
-        Optional[float],  # noqa: UP045
-        typer.Option(help="IMAGES are clean: corrupt them once with this noise level."),
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            metavar="NUMBER|CSV|photons",
+            help="IMAGES are clean: corrupt them once with this noise level, or the photons and "
+            "read noise of the run.",
+        ),
     ] = None,
-    units: Annotated[UnitsName, typer.Option(help="What --simulate is in.")] = UnitsName.fraction,
+    sigma: SigmaOption = None,
+    units: UnitsOption = UnitsName.fraction,
     samples: Annotated[int, typer.Option(min=0, help="Samples per image, 0 for none.")] = 8,
     json_file: Annotated[
         Optional[Path],  # noqa: UP045
@@ -208,10 +273,43 @@ def evaluate(
 ) -> None:
     """How good is it? PSNR, SSIM and calibration, or what noisy images alone can say."""
     from nediff.cli.evaluate import EvaluateRequest, run_evaluate
+    from nediff.cli.levels import parse_level, parse_simulated
 
     run_evaluate(
-        EvaluateRequest(run, images, clean, simulate, units.value, samples, json_file, seed, axes)
+        EvaluateRequest(
+            run,
+            images,
+            clean,
+            parse_simulated(simulate),
+            units.value,
+            samples,
+            json_file,
+            seed,
+            axes,
+            parse_level(sigma, "--sigma"),
+        )
     )
+
+
+@app.command()
+def calibrate(
+    run: Annotated[Path, typer.Argument(help="A run folder made by `nediff train`.")],
+    images: Annotated[str, typer.Argument(help="Noisy images; those it was trained on will do.")],
+    clean: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="The same without noise, if you have some: intervals with a guarantee."),
+    ] = None,
+    sigma: SigmaOption = None,
+    units: UnitsOption = UnitsName.fraction,
+    seed: SeedOption = 0,
+    axes: AxesOption = None,
+) -> None:
+    """Put the error bars right, from noisy images alone; RUN remembers it."""
+    from nediff.cli.calibrate import CalibrateRequest, run_calibrate
+    from nediff.cli.levels import parse_level
+
+    level = parse_level(sigma, "--sigma")
+    run_calibrate(CalibrateRequest(run, images, clean, level, units.value, seed, axes))
 
 
 @app.command()

@@ -90,6 +90,40 @@ RangeOption = Annotated[
         "for integers; printed and recorded.",
     ),
 ]
+SigmaOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        metavar="NUMBER|CSV",
+        help="Noise level σ: a fraction of the intensity range, or see --units; or a CSV file "
+        "with the columns name and sigma, a row for each image.",
+    ),
+]
+ToldOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--sigma",
+        metavar="NUMBER|CSV|auto",
+        help="Noise level σ: a fraction of the intensity range, or see --units; or a CSV file "
+        "with the columns name and sigma, a row for each image; or auto, to be estimated.",
+    ),
+]
+UnitsOption = Annotated[UnitsName, typer.Option(help="What --sigma and --simulate are in.")]
+_PHOTONS = "Noise that depends on the signal (instead of --sigma), in the units of the data"
+GainOption = Annotated[
+    Optional[float],  # noqa: UP045
+    typer.Option(help="Data units per photon.", rich_help_panel=_PHOTONS),
+]
+ReadNoiseOption = Annotated[
+    Optional[float],  # noqa: UP045
+    typer.Option(
+        help="Standard deviation of the noise without light; 0 unless told.",
+        rich_help_panel=_PHOTONS,
+    ),
+]
+OffsetOption = Annotated[
+    Optional[float],  # noqa: UP045
+    typer.Option(help="Mean value without light; 0 unless told.", rich_help_panel=_PHOTONS),
+]
 AxesOption = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(help="Order of the axes of arrays and stacks, such as NHWC, CHW or NHW."),

@@ -12,8 +12,21 @@ from numpy.typing import NDArray
 
 from nediff.cli.console import bar, counting, say
 from nediff.cli.inputs import refuse_misfits
-from nediff.data import ImageFile, Scan, form_like, list_files, scan, write_form, write_tiff
+from nediff.cli.levels import Level, sigmas_of
+from nediff.data import (
+    ImageFile,
+    Scan,
+    Sigmas,
+    StabilisedRange,
+    Units,
+    form_like,
+    list_files,
+    scan,
+    write_form,
+    write_tiff,
+)
 from nediff.data.settle import magnitude
+from nediff.data.stabilise import Watch
 from nediff.data.write import Form
 from nediff.errors import NediffError
 from nediff.restorer import Restorer
@@ -36,6 +49,8 @@ class RestoreRequest:
     seed: int
     axes: str | None
     overwrite: bool
+    sigma: Level | None = None
+    units: Units = "fraction"
 
 
 def run_restore(request: RestoreRequest) -> None:
@@ -45,6 +60,7 @@ def run_restore(request: RestoreRequest) -> None:
     steps = request.steps or settings.steps
     restorer.sampler = replace(settings, solver=request.solver, steps=steps)
     files = _checked_files(restorer, request)
+    sigmas = _levels(restorer, request, files)
     make_folder(request.out)
     with bar() as progress:
         task = progress.add_task(
@@ -55,8 +71,35 @@ def run_restore(request: RestoreRequest) -> None:
             progress.update(task, advance=amount, note=file.name)
 
         for file in files:
-            _restore_file(restorer, file, request, advance)
+            _restore_file(restorer, file, request, sigmas, advance)
     say(f"{len(files)} file(s) restored into {request.out}")
+
+
+def _levels(restorer: Restorer, request: RestoreRequest, files: list[ImageFile]) -> Sigmas | None:
+    """The noise levels that were given for these images; None for that of the run."""
+    recorded, largest = restorer.config.data.sigmas, restorer.problem.sigma
+    if request.sigma is not None and isinstance(restorer.range, StabilisedRange):
+        raise NediffError(
+            f"{request.run} knows the noise by the signal (gain {restorer.range.noise.gain:g}); "
+            "leave --sigma out. Images of another gain need a run of their own."
+        )
+    if request.sigma is None:
+        if recorded is not None and recorded.least < largest:
+            raise NediffError(
+                f"{request.run} was trained on images with noise from {recorded.least:g} to "
+                f"{largest:g} of the intensity range; say how noisy these are with --sigma (a "
+                "number, or a CSV file with a row for each image)."
+            )
+        return None
+    sigmas = sigmas_of(request.sigma, request.units, restorer.range, files)
+    restorer.levels(1, sigmas.least)
+    restorer.levels(1, sigmas.largest)
+    if sigmas.largest > largest * (1 + 1e-6):
+        say(
+            f"Careful: these images are up to {sigmas.largest / largest:.2g} times as noisy as "
+            "those of the training; they are restored as images of less contrast."
+        )
+    return sigmas
 
 
 def _checked_files(restorer: Restorer, request: RestoreRequest) -> list[ImageFile]:
@@ -71,10 +114,15 @@ def _checked_files(restorer: Restorer, request: RestoreRequest) -> list[ImageFil
                 f"{file.name} has {file.channels} channel(s); this run was trained on {channels}."
             )
     _refuse_collisions(restorer, files, request)
+    r = restorer.range
+    watch = Watch(r.noise, lambda values: values) if isinstance(r, StabilisedRange) else None
     with counting("reading images") as report:
-        found = scan(files, report)
+        found = scan(files, report, watch)
+    if watch is not None and restorer.problem.kind == "denoising":
+        for sentence in watch.warnings():
+            say(f"Careful: {sentence}")
     found = refuse_misfits(files, restorer.problem) or found
-    _warn_of_other_units(restorer, _seen_extremes(restorer, files, found))
+    _warn_of_other_units(restorer, _seen_extremes(restorer, files, found), request.sigma is None)
     return files
 
 
@@ -86,8 +134,11 @@ def _seen_extremes(restorer: Restorer, files: list[ImageFile], found: Scan) -> S
     return replace(found, minimum=float(values.min()), maximum=float(np.percentile(values, 99.9)))
 
 
-def _warn_of_other_units(restorer: Restorer, found: Scan) -> None:
-    """Images in other units than those of the training would be restored to nonsense."""
+def _warn_of_other_units(restorer: Restorer, found: Scan, same_noise: bool) -> None:
+    """Images in other units than those of the training would be restored to nonsense.
+
+    With ``same_noise`` they are also expected to vary as much as the noise of the training.
+    """
     r, sigma = restorer.range, restorer.problem.sigma
     low, high = r.to_unit(np.array([found.minimum, found.maximum]))
     trained = f"This run was trained on the intensity range {r.low:g} to {r.high:g}"
@@ -96,7 +147,11 @@ def _warn_of_other_units(restorer: Restorer, found: Scan) -> None:
             f"Careful: {trained}; these images go from {found.minimum:g} to {found.maximum:g}. "
             "Are they in the same units?"
         )
-    elif found.within_variance / r.scale**2 < 0.5 * sigma**2:
+    elif (
+        same_noise
+        and not isinstance(r, StabilisedRange)
+        and found.within_variance / r.scale**2 < 0.5 * sigma**2
+    ):
         say(
             f"Careful: {trained} with noise of {sigma * r.scale:.3g}; these images vary less "
             "than that. Are they in the same units, and as noisy?"
@@ -153,6 +208,7 @@ def _restore_file(
     restorer: Restorer,
     file: ImageFile,
     request: RestoreRequest,
+    sigmas: Sigmas | None,
     advance: Callable[[ImageFile, float], None],
 ) -> None:
     """All pages of one file; every output is written whole or not at all."""
@@ -161,10 +217,11 @@ def _restore_file(
     drawn: list[Page] = []
     for page in range(file.n_images):
         y = r.to_unit(file.read(page))
-        restored.append(r.from_unit(_framed(restorer, file, restorer.restore(y))))
+        sigma = None if sigmas is None else sigmas.of(file.page_name(page))
+        restored.append(r.from_unit(_framed(restorer, file, restorer.restore(y, sigma))))
         advance(file, 1)
         if request.samples:
-            samples = restorer.sample(y, request.samples, request.seed)
+            samples = restorer.sample(y, request.samples, request.seed, sigma)
             drawn.append(r.from_unit(_framed(restorer, file, samples)).astype(np.float32))
             advance(file, request.samples)
     paths = _outputs(restorer, file, request)

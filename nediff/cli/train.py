@@ -11,6 +11,16 @@ from rich.progress import Progress, TaskID
 
 from nediff.cli.console import bar, console, counting, say
 from nediff.cli.inputs import settle_range, simulated
+from nediff.cli.levels import (
+    Level,
+    Simulated,
+    Told,
+    estimated_level,
+    image_names,
+    in_words,
+    sigmas_of,
+    with_levels,
+)
 from nediff.cli.operator import (
     OperatorOptions,
     problem_of,
@@ -25,6 +35,9 @@ from nediff.config import RunConfig
 from nediff.data import (
     IntensityRange,
     Measurements,
+    PhotonNoise,
+    Sigmas,
+    StabilisedRange,
     Units,
     check_sigma,
     open_measurements,
@@ -33,7 +46,7 @@ from nediff.data import (
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser, count_parameters
 from nediff.problem import Problem
-from nediff.runs import CONFIG_FILE, load_config, load_problem
+from nediff.runs import CONFIG_FILE, load_config, load_problem, load_sigmas, range_of
 from nediff.training.fitting import (
     Plan,
     check_folder,
@@ -53,14 +66,21 @@ class TrainRequest:
 
     data: str
     out: Path
-    sigma: float | None
+    sigma: Told | None
     units: Units
-    simulate: float | None
+    simulate: Simulated | None
     range: tuple[float, float] | None
     axes: str | None
     resume: bool
     plan: Plan
     operator: OperatorOptions = field(default_factory=OperatorOptions)
+    photons: PhotonNoise | None = None
+    """Noise that depends on the signal, instead of ``sigma``."""
+
+    @property
+    def told(self) -> Level | None:
+        """The noise level that was given, if it was; one to be estimated was not."""
+        return None if self.sigma == "auto" else self.sigma
 
 
 class TrainingBar:
@@ -102,7 +122,7 @@ def run_train(request: TrainRequest) -> int:
     refuse_conflicts(request, existing)
     if existing is None:
         config, measurements, problem = _planned(request)
-        start_folder(request.out, config, problem)
+        start_folder(request.out, config, problem, measurements.sigmas)
     else:
         config, measurements = existing, _reopened(request, existing)
     return train_with_bar(config, measurements, request.out)
@@ -129,19 +149,34 @@ def refuse_conflicts(request: TrainRequest, existing: RunConfig | None) -> None:
     refuse_misplaced(request.operator, request.operator.kind)
     recipe = recipe_of(request.operator, plan.recipe)
     refuse_missing(request.operator, request.simulate is not None)
-    if request.sigma is None and request.simulate is None:
-        raise NediffError(
-            "How strong is the noise? Give its standard deviation with --sigma, as a fraction of "
-            "the intensity range, or in the data's units with --units data."
-        )
-    if None not in (request.sigma, request.simulate) and request.sigma != request.simulate:
-        raise NediffError(
-            f"--simulate {request.simulate:g} adds noise of that level, so --sigma "
-            f"{request.sigma:g} would be wrong; leave --sigma out."
-        )
+    _refuse_noise(request)
     if recipe.needs_clean and request.simulate is None:
         raise NediffError(
             f"The {recipe.name} recipe needs clean images: give them as DATA, with --simulate."
+        )
+
+
+def _refuse_noise(request: TrainRequest) -> None:
+    """The noise must be told once, in one way."""
+    if request.photons is not None:
+        if request.sigma is not None or request.simulate not in (None, "photons"):
+            raise NediffError(
+                "--gain says how strong the noise is, by the signal; leave --sigma out, and "
+                "simulate it with --simulate photons."
+            )
+        return
+    if request.simulate == "photons":
+        raise NediffError("--simulate photons needs --gain, and --read-noise if there is any.")
+    if request.sigma is None and request.simulate is None:
+        raise NediffError(
+            "How strong is the noise? Give its standard deviation with --sigma, as a fraction of "
+            "the intensity range, or in the data's units with --units data; or a CSV file with "
+            "that of each image; or, where it depends on the signal, --gain and --read-noise."
+        )
+    if None not in (request.told, request.simulate) and request.told != request.simulate:
+        raise NediffError(
+            f"--simulate {in_words(request.simulate)} adds noise of that level, so --sigma "
+            f"{in_words(request.sigma)} would be wrong; leave --sigma out."
         )
 
 
@@ -173,7 +208,20 @@ def refuse_changes(plan: Plan, config: RunConfig, out: Path) -> None:
 
 def _open(request: TrainRequest, range: Range | None, axes: str | None) -> Measurements:
     with counting("reading images") as report:
-        return open_measurements(request.data, range=range, axes=axes, progress=report)
+        found: list[str] = []
+        images = open_measurements(
+            request.data,
+            range=range,
+            axes=axes,
+            photons=request.photons,
+            progress=report,
+            warn=found.append,
+        )
+    # clean images have no noise to be wrong about, and missing values are zeros
+    if request.simulate is None and request.operator.kind == "denoising":
+        for sentence in found:
+            say(f"Careful: {sentence}")
+    return images
 
 
 def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements, Problem]:
@@ -184,17 +232,10 @@ def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements, Problem]:
         f"{len(images)} images, {images.channels} channel(s); intensity range "
         f"[{r.low:g}, {r.high:g}]: {images.range_chosen}"
     )
-    sigma = request.sigma if request.sigma is not None else request.simulate
-    assert sigma is not None  # refuse_conflicts
-    problem = replace(problem, sigma=sigma_to_unit(sigma, request.units, r))
-    measurements = images
-    if request.simulate is not None:
-        measurements = simulated(images, problem.sigma, request.plan.seed, problem)
-    check_sigma(problem.sigma, measurements)
-    say(
-        f"noise σ = {problem.sigma:.4g} of the range, {problem.sigma * r.scale:.4g} in the data's "
-        "units"
-    )
+    measurements, sigma = _with_noise(request, images, problem)
+    problem = replace(problem, sigma=sigma)
+    check_sigma(sigma, measurements)
+    _say_noise(measurements, sigma)
     check_measurements(measurements, problem)
     recipe = recipe_of(request.operator, request.plan.recipe)
     if problem.kind != "denoising":
@@ -204,6 +245,45 @@ def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements, Problem]:
     plan = replace(request.plan, recipe=recipe)
     config = plan_run(measurements, problem, plan, request.data, request.axes)
     return config, measurements, problem
+
+
+def _with_noise(
+    request: TrainRequest, images: Measurements, problem: Problem
+) -> tuple[Measurements, float]:
+    """The measurements with their noise, simulated or known, and its (largest) level."""
+    if request.sigma == "auto":
+        measured = images
+        if request.simulate is not None:
+            measured, _ = _with_noise(replace(request, sigma=None), images, problem)
+        return measured, estimated_level(measured, problem.kind)
+    given = request.told if request.told is not None else request.simulate
+    level: float | Sigmas
+    if isinstance(images.range, StabilisedRange):
+        level = images.range.sigma
+    elif isinstance(given, Path):
+        level = sigmas_of(given, request.units, images.range, images.files, every_row=True)
+    else:
+        assert isinstance(given, float)  # refuse_conflicts
+        level = sigma_to_unit(given, request.units, images.range)
+    largest = level.largest if isinstance(level, Sigmas) else level
+    if request.simulate is not None:
+        return simulated(images, level, request.plan.seed, problem), largest
+    return (images.with_sigmas(level) if isinstance(level, Sigmas) else images), largest
+
+
+def _say_noise(measurements: Measurements, sigma: float) -> None:
+    scale, sigmas = measurements.range.scale, measurements.sigmas
+    if isinstance(measurements.range, StabilisedRange):
+        say(f"noise by the signal; σ = {sigma:.4g} of the stabilised range")
+        return
+    if sigmas is None:
+        say(f"noise σ = {sigma:.4g} of the range, {sigma * scale:.4g} in the data's units")
+        return
+    low, high = sigmas.least, sigmas.largest
+    say(
+        f"noise σ of each image from {low:.4g} to {high:.4g} of the range, {low * scale:.4g} to "
+        f"{high * scale:.4g} in the data's units"
+    )
 
 
 def _settled(request: TrainRequest) -> tuple[Measurements, Problem]:
@@ -219,12 +299,17 @@ def _settled(request: TrainRequest) -> tuple[Measurements, Problem]:
 def _reopened(request: TrainRequest, config: RunConfig) -> Measurements:
     """The data of a run, opened as it was then; refuses other data."""
     data = config.data
-    recorded = IntensityRange(data.low, data.high)
+    recorded = range_of(config)
     _refuse_other_levels(request, config, recorded)
     measurements = _open(request, recorded, request.axes or data.axes)
     problem = load_problem(request.out, config)
+    if data.sigmas is not None:
+        sigmas = load_sigmas(request.out, config, image_names(measurements.files))
+        measurements = measurements.with_sigmas(sigmas)
+        _refuse_other_sigmas(request, measurements)
     if data.simulate is not None:
-        measurements = simulated(measurements, data.simulate, data.simulate_seed, problem)
+        level = data.simulate if measurements.sigmas is None else measurements.sigmas
+        measurements = simulated(measurements, level, data.simulate_seed, problem)
     refuse_other_data(measurements, config, request.out, problem)
     say(f"going on with {request.out} as recorded in its {CONFIG_FILE}")
     return measurements
@@ -233,20 +318,66 @@ def _reopened(request: TrainRequest, config: RunConfig) -> Measurements:
 def _refuse_other_levels(request: TrainRequest, config: RunConfig, range: IntensityRange) -> None:
     """--sigma, --simulate and --range, where given, must be those of the run."""
     data = config.data
-    pairs = [("sigma", request.sigma, data.sigma), ("simulate", request.simulate, data.simulate)]
-    for name, now, then in pairs:
-        level = None if now is None else sigma_to_unit(now, request.units, range)
-        if level is not None and (then is None or not math.isclose(level, then, rel_tol=1e-6)):
-            was = "without it" if then is None else f"with {then:g}"
+    pairs = [("sigma", request.told, data.sigma), ("simulate", request.simulate, data.simulate)]
+    _refuse_other_photons(request, range)
+    for name, given, then in pairs:
+        now = sigma_to_unit(given, request.units, range) if isinstance(given, float) else given
+        was = _begun_otherwise(now, then, several=data.sigmas is not None)
+        if was is not None:
             raise NediffError(
-                f"{request.out} was begun {was}, not with --{name} {level:g}; resume it with the "
-                "options it was begun with, or choose another folder with --out."
+                f"{request.out} was begun {was}, not with --{name} {in_words(now)}; resume it with "
+                "the options it was begun with, or choose another folder with --out."
             )
     if request.range is not None and request.range != (range.low, range.high):
         raise NediffError(
             f"{request.out} was begun with the intensity range {range.low:g} to {range.high:g}; "
             "resume it with the same --range or without."
         )
+
+
+def _begun_otherwise(now: Simulated | None, then: float | None, several: bool) -> str | None:
+    """How a run was begun, if the level (unit range) or CSV given now says otherwise."""
+    if now is None or now == "photons":  # _refuse_other_photons
+        return None
+    if then is None:
+        return "without it"
+    if isinstance(now, Path) != several:
+        return "with a CSV of levels" if several else "with one noise level for all images"
+    if isinstance(now, Path):  # compared once the images are known
+        return None
+    return None if math.isclose(now, then, rel_tol=1e-6) else f"with {then:g}"
+
+
+def _refuse_other_photons(request: TrainRequest, range: IntensityRange) -> None:
+    """--gain, --read-noise and --offset, where given, must be those of the run; so --sigma."""
+    then = range.noise if isinstance(range, StabilisedRange) else None
+    other = request.photons is not None and request.photons != then
+    if then is not None:
+        other = other or request.sigma is not None or request.simulate not in (None, "photons")
+    if other or (then is None and request.simulate == "photons"):
+        was = "noise of one level for each image"
+        if then is not None:
+            was = f"--gain {then.gain:g} --read-noise {then.read_noise:g} --offset {then.offset:g}"
+        raise NediffError(
+            f"{request.out} was begun with {was}; resume it with the options it was begun with, or "
+            "choose another folder with --out."
+        )
+
+
+def _refuse_other_sigmas(request: TrainRequest, measurements: Measurements) -> None:
+    """A CSV file of levels, where given again, must say what the run was begun with."""
+    given = request.told if request.told is not None else request.simulate
+    assert given != "photons"  # _refuse_other_photons
+    now = with_levels(measurements, given, request.units, every_row=True).sigmas
+    then = measurements.sigmas
+    assert now is not None
+    assert then is not None
+    for name, level in then.by_name.items():
+        if not math.isclose(now.of(name), level, rel_tol=1e-6):
+            raise NediffError(
+                f"{request.out} was begun with σ = {level:g} for {name}, not {now.of(name):g}; "
+                "resume it with the levels it was begun with, or choose another folder with --out."
+            )
 
 
 def train_with_bar(

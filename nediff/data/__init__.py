@@ -10,8 +10,10 @@ from nediff.data.plain import read_plain
 from nediff.data.ranges import IntensityRange, choose_range
 from nediff.data.scan import Scan, check_channels, scan
 from nediff.data.sigma import Units, check_sigma, sigma_to_unit
+from nediff.data.sigmas import Sigmas, read_sigmas
 from nediff.data.sources import list_files
 from nediff.data.split import split
+from nediff.data.stabilise import PhotonNoise, StabilisedRange, photon_noise
 from nediff.data.write import Form, form_like, write_form, write_like, write_tiff
 
 __all__ = [
@@ -19,7 +21,10 @@ __all__ = [
     "ImageFile",
     "IntensityRange",
     "Measurements",
+    "PhotonNoise",
     "Scan",
+    "Sigmas",
+    "StabilisedRange",
     "Units",
     "atomic_path",
     "check_channels",
@@ -28,7 +33,9 @@ __all__ = [
     "form_like",
     "list_files",
     "open_measurements",
+    "photon_noise",
     "read_plain",
+    "read_sigmas",
     "scan",
     "scan_measured",
     "sigma_to_unit",

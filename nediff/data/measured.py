@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from nediff.data.files import ImageFile
 from nediff.data.layout import Array
 from nediff.data.measurements import Instrument
-from nediff.data.scan import Progress, Scan
+from nediff.data.scan import Progress, Scan, Transform
 from nediff.errors import NediffError
 
 _SAMPLE = 2**20  # values kept for the percentiles, over all images
@@ -23,11 +23,13 @@ def scan_measured(
     instrument: Instrument,
     hint: str,
     progress: Progress | None = None,
+    transform: Transform | None = None,
 ) -> Scan:
     """As `scan`, but of the measured values alone, which zeros elsewhere would drown.
 
     A file with other values than zero where the instrument measures nothing is refused; the
     sentence ends in ``hint``, what to do about it. The sizes must have been checked.
+    ``transform`` is as for `scan`.
     """
     count = sum(file.n_images for file in files)
     quota = max(1, _SAMPLE // count)
@@ -37,6 +39,8 @@ def scan_measured(
     extremes = [math.inf, -math.inf]
     for done, (name, values, measured) in enumerate(_pages(files, instrument)):
         _refuse_values(name, values, measured, hint)
+        if transform is not None:
+            values = transform(values.astype(np.float64))
         seen = values[measured]
         extremes = [min(extremes[0], float(seen.min())), max(extremes[1], float(seen.max()))]
         sample.append(seen if seen.size <= quota else seen[random.integers(0, seen.size, quota)])

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from nediff.data.cache import DEFAULT_CACHE_BYTES
 from nediff.data.files import ImageFile
 from nediff.data.ranges import IntensityRange, choose_range
-from nediff.data.scan import Progress, scan
-from nediff.data.simulate import SimulatedNoise
+from nediff.data.scan import Progress, Scan, scan
+from nediff.data.sigmas import Sigmas
+from nediff.data.simulate import SimulatedNoise, SimulatedPhotons
 from nediff.data.sources import Source, list_files
+from nediff.data.stabilise import PhotonNoise, StabilisedRange, Watch, choose_stabilised
 from nediff.errors import NediffError
 
 
@@ -75,7 +79,8 @@ class Measurements:
     ``instrument`` too, it is what the instrument measures of them, A clean + noise, and sizes
     and crops are those of the measurement.
     ``within_variance`` is that of the images as they come out, in unit range;
-    ``range_chosen`` says in one line how ``range`` was chosen.
+    ``range_chosen`` says in one line how ``range`` was chosen. ``sigmas`` are the noise levels
+    of the images where each has its own; None where one σ holds for all.
     """
 
     def __init__(
@@ -84,8 +89,9 @@ class Measurements:
         range: IntensityRange,
         range_chosen: str,
         within_variance: float,
-        noise: SimulatedNoise | None = None,
+        noise: SimulatedNoise | SimulatedPhotons | None = None,
         instrument: Instrument | None = None,
+        sigmas: Sigmas | None = None,
     ) -> None:
         self.windows = windows
         self.range = range
@@ -93,6 +99,7 @@ class Measurements:
         self.within_variance = within_variance
         self.noise = noise
         self.instrument = instrument
+        self.sigmas = sigmas
         stored = windows[0].file.channels
         self.channels = stored if instrument is None else instrument.measured_channels(stored)
 
@@ -107,12 +114,12 @@ class Measurements:
         """The images without the simulated noise; None where the noise is real."""
         if self.noise is None:
             return None
-        variance = max(self.within_variance - self.noise.sigma**2, 0.0)
-        return Measurements(self.windows, self.range, self.range_chosen, variance)
+        variance = max(self.within_variance - self.noise.mean_square, 0.0)
+        return Measurements(self.windows, self.range.of_means(), self.range_chosen, variance)
 
     @property
     def simulated(self) -> float | None:
-        """The standard deviation of the simulated noise (unit range); None where it is real."""
+        """The (largest) σ of the simulated noise, unit range; None where the noise is real."""
         return None if self.noise is None else self.noise.sigma
 
     @property
@@ -121,20 +128,65 @@ class Measurements:
         return 0 if self.noise is None else self.noise.seed
 
     def simulate(
-        self, sigma: float, seed: int, instrument: Instrument | None = None
+        self, sigma: float | ArrayLike | Sigmas, seed: int, instrument: Instrument | None = None
     ) -> Measurements:
         """These images, taken as clean, measured with white noise of ``sigma`` drawn once.
 
-        σ is in unit range. The noise of a value is a function of (seed, image name, position)
-        alone. Without an ``instrument`` the images themselves are measured.
+        σ is in unit range: one number, or one for each image. The noise of a value is a function
+        of (seed, image name, position) alone. Without an ``instrument`` the images themselves
+        are measured.
         """
-        if not (math.isfinite(sigma) and sigma > 0):
-            raise NediffError(f"The noise to simulate must be a positive number, not {sigma}.")
-        noise = SimulatedNoise(float(sigma), seed)
-        variance = self.within_variance + sigma**2
-        return Measurements(
-            self.windows, self.range, self.range_chosen, variance, noise, instrument
+        sigmas = None
+        if isinstance(sigma, Sigmas) or np.ndim(sigma) > 0:
+            sigmas = self._levels(sigma)
+            sigma = sigmas.largest
+        level = float(sigma)  # type: ignore[arg-type]
+        if not (math.isfinite(level) and level > 0):
+            raise NediffError(f"The noise to simulate must be a positive number, not {level}.")
+        noise = SimulatedNoise(level, seed, sigmas)
+        variance = self.within_variance + noise.mean_square
+        return self._with(
+            within_variance=variance, noise=noise, instrument=instrument, sigmas=sigmas
         )
+
+    def simulate_photons(self, seed: int, instrument: Instrument | None = None) -> Measurements:
+        """These images, taken as clean, measured once with the noise their range stabilises.
+
+        The noise is drawn in data units, by (seed, image name, position) and the clean value.
+        An ``instrument`` must be a mask, which commutes with noise and map of each pixel.
+        """
+        if not isinstance(self.range, StabilisedRange):
+            raise NediffError(
+                "Photon noise is simulated in a stabilised range: open the images with photons=…"
+            )
+        noise = SimulatedPhotons(self.range.of_measurements(), seed)
+        variance = self.within_variance + noise.mean_square
+        return self._with(
+            range=noise.range, within_variance=variance, noise=noise, instrument=instrument
+        )
+
+    def with_sigmas(self, sigmas: float | ArrayLike | Sigmas) -> Measurements:
+        """The same data with the noise level (unit range) of each image, or one for all."""
+        return self._with(sigmas=self._levels(sigmas))
+
+    def _levels(self, sigmas: float | ArrayLike | Sigmas) -> Sigmas:
+        """By the names of the images, from numbers in their order."""
+        names = [window.source_name for window in self.windows]
+        if isinstance(sigmas, Sigmas):
+            if missing := [name for name in names if name not in sigmas.by_name]:
+                raise NediffError(f"There is no noise level for {missing[0]}.")
+            return sigmas
+        values = np.asarray(sigmas, dtype=np.float64)
+        if values.ndim > 1 or values.size not in (1, len(self)):
+            raise NediffError(
+                f"{len(self)} images need as many noise levels, not an array of shape "
+                f"{values.shape}."
+            )
+        return Sigmas(dict(zip(names, np.broadcast_to(values, len(self)).tolist(), strict=True)))
+
+    def sigma_of(self, i: int, otherwise: float) -> float:
+        """The noise level of an image (or of that it is cut from), or the one of all."""
+        return otherwise if self.sigmas is None else self.sigmas.of(self.windows[i].source_name)
 
     @property
     def files(self) -> list[ImageFile]:
@@ -177,7 +229,7 @@ class Measurements:
             values = self.instrument.measure(
                 lambda *place: self._stored(window, *place), top, left, height, width
             )
-        if self.noise is not None:
+        if isinstance(self.noise, SimulatedNoise):
             top, left = window.top + top, window.left + left
             name, channels = window.source_name, len(values)
             noise = self.noise.window(name, channels, height, width, top, left)
@@ -190,23 +242,37 @@ class Measurements:
         self, window: Window, top: int, left: int, height: int, width: int
     ) -> NDArray[np.float32]:
         place = (window.top + top, window.left + left, height, width)
+        if isinstance(self.noise, SimulatedPhotons):
+            file, page = window.file, window.page
+            whole = (file.channels, *file.size(page))
+            read = partial(file.read_crop, page)
+            return self.noise.window(window.source_name, read, whole, place)
         return self.range.to_unit(window.file.read_crop(window.page, *place))
 
     def with_range(self, range: IntensityRange, chosen: str, variance: float) -> Measurements:
-        """The same data in another unit range; ``variance`` (within images) is in data units."""
-        within = variance / range.scale**2
-        return Measurements(self.windows, range, chosen, within, self.noise, self.instrument)
+        """The same data in another unit range.
+
+        ``variance`` (within images) is in data units, or what the range makes of them.
+        """
+        sigmas = self.sigmas and self.sigmas.scaled(self.range.scale / range.scale)
+        within = variance / range.span**2
+        return self._with(range=range, range_chosen=chosen, within_variance=within, sigmas=sigmas)
 
     def with_windows(self, windows: Sequence[Window]) -> Measurements:
         """The same data, other parts of it."""
-        return Measurements(
-            windows,
-            self.range,
-            self.range_chosen,
-            self.within_variance,
-            self.noise,
-            self.instrument,
-        )
+        return self._with(windows=windows)
+
+    def _with(self, **changes: Any) -> Measurements:
+        kept: dict[str, Any] = {
+            "windows": self.windows,
+            "range": self.range,
+            "range_chosen": self.range_chosen,
+            "within_variance": self.within_variance,
+            "noise": self.noise,
+            "instrument": self.instrument,
+            "sigmas": self.sigmas,
+        }
+        return Measurements(**(kept | changes))
 
     def select(self, indices: Iterable[int]) -> Measurements:
         """A view on some of the images, in the order given."""
@@ -220,25 +286,54 @@ def open_measurements(
     axes: str | None = None,
     simulate: float | None = None,
     seed: int = 0,
+    photons: PhotonNoise | None = None,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
     progress: Progress | None = None,
+    warn: Callable[[str], object] = warnings.warn,
 ) -> Measurements:
     """Find the images of ``source``, look at all of them once, and settle their range.
 
     With ``simulate`` the images are taken as clean, and white noise of that standard
-    deviation (unit range) is added wherever they are read, by ``seed``.
+    deviation (unit range) is added wherever they are read, by ``seed``. With ``photons`` the
+    noise depends on the signal, and the unit range is curved so that it is white there;
+    ``warn`` hears of pixels for which that cannot be right.
     """
     files = list_files(source, axes, cache_bytes)
     if range is None:
         _check_types(files)
     elif not isinstance(range, IntensityRange):
         range = IntensityRange(*(float(v) for v in range))
-    found = scan(files, progress)
-    extremes = (found.minimum, found.maximum)
-    chosen, how = choose_range(found.sample, files[0].dtype, range, extremes)
-    variance = found.within_variance / chosen.scale**2
+    if photons is None and not isinstance(range, StabilisedRange):
+        found = scan(files, progress)
+        extremes = (found.minimum, found.maximum)
+        chosen, how = choose_range(found.sample, files[0].dtype, range, extremes)
+    else:
+        found, chosen, how = _stabilised(files, range, photons, progress, warn)
+    variance = found.within_variance / chosen.span**2
     clean = Measurements(_all_windows(files), chosen, how, variance)
     return clean if simulate is None else clean.simulate(simulate, seed)
+
+
+def _stabilised(
+    files: Sequence[ImageFile],
+    range: IntensityRange | None,
+    photons: PhotonNoise | None,
+    progress: Progress | None,
+    warn: Callable[[str], object],
+) -> tuple[Scan, StabilisedRange, str]:
+    """What there is in stabilised units, the range, and how it was chosen."""
+    settled = range if isinstance(range, StabilisedRange) else None
+    noise = photons if settled is None else settled.noise
+    assert noise is not None
+    transform = noise.stabilise if settled is None else settled.transform
+    watch = Watch(noise, transform)
+    found = scan(files, progress, watch)
+    for sentence in watch.warnings():
+        warn(sentence)
+    if settled is not None:
+        return found, settled, "as given"
+    given = None if range is None else (range.low, range.high)
+    return found, *choose_stabilised(noise, found.sample, given)
 
 
 def _all_windows(files: Sequence[ImageFile]) -> list[Window]:

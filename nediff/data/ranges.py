@@ -35,6 +35,15 @@ class IntensityRange:
         """Data units per unit."""
         return self.high - self.low
 
+    @property
+    def span(self) -> float:
+        """The length of the unit range in the units of `transform`."""
+        return self.scale
+
+    def transform(self, values: Array) -> Array:
+        """Data units → units in which the noise is white, here the same."""
+        return values
+
     def to_unit(self, values: Array) -> NDArray[np.float32]:
         """Data units → unit range, any shape, computed in double precision."""
         shifted = np.subtract(values, self.low, dtype=np.float64)
@@ -44,6 +53,14 @@ class IntensityRange:
     def from_unit(self, values: Array) -> NDArray[np.float64]:
         """Unit range → data units, any shape."""
         return np.asarray(values, dtype=np.float64) * self.scale + self.low
+
+    def straight(self, values: Array) -> Array:
+        """Unit range → fractions of low to high in data units: here the same."""
+        return values
+
+    def of_means(self) -> IntensityRange:
+        """The map for clean images: the same."""
+        return self
 
 
 def choose_range(

@@ -14,6 +14,7 @@ from nediff.data.layout import Array
 from nediff.errors import NediffError
 
 Progress = Callable[[int, int], None]
+Transform = Callable[[Array], Array]
 
 _SAMPLE = 2**20  # values kept for the percentiles, over all images
 _BLOCK = 2**21  # values looked at in one go
@@ -67,8 +68,15 @@ def check_channels(files: Sequence[ImageFile]) -> int:
     return first.channels
 
 
-def scan(files: Sequence[ImageFile], progress: Progress | None = None) -> Scan:
-    """Read every image once, block by block, and refuse damaged ones by name."""
+def scan(
+    files: Sequence[ImageFile],
+    progress: Progress | None = None,
+    transform: Transform | None = None,
+) -> Scan:
+    """Read every image once, block by block, and refuse damaged ones by name.
+
+    With ``transform`` of data units, everything found is of transformed values.
+    """
     check_channels(files)
     pages = [(file, page) for file in files for page in range(file.n_images)]
     quota = max(1, _SAMPLE // len(pages))
@@ -81,6 +89,7 @@ def scan(files: Sequence[ImageFile], progress: Progress | None = None) -> Scan:
             block = stored.astype(np.float64)
             if bad.look(block, top):
                 continue
+            block = block if transform is None else transform(block)
             share = math.ceil(quota * stored.size / _values(file))
             sample.append(_some(block, share, random))
             moments.add(block)

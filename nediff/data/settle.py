@@ -12,7 +12,8 @@ from nediff.data.layout import Array
 from nediff.data.measured import scan_measured
 from nediff.data.measurements import Measurements
 from nediff.data.ranges import IntensityRange, choose_range
-from nediff.data.scan import Progress, Scan
+from nediff.data.scan import Progress, Scan, Transform
+from nediff.data.stabilise import StabilisedRange, choose_stabilised
 from nediff.errors import NediffError
 from nediff.problem import Problem
 
@@ -20,6 +21,8 @@ Given = tuple[float, float] | IntensityRange | None
 
 _MOST_IMAGES = 64
 """As many are looked at to find the range of k-space data."""
+
+_POINTWISE = ("denoising", "inpainting", "demosaicing")
 
 _HINTS = {
     "inpainting": "multiply it by the mask, or is the mask inverted?",
@@ -34,11 +37,15 @@ def has_gaps(problem: Problem) -> bool:
 
 
 def refuse_misfits(
-    files: Sequence[ImageFile], problem: Problem, progress: Progress | None = None
+    files: Sequence[ImageFile],
+    problem: Problem,
+    progress: Progress | None = None,
+    transform: Transform | None = None,
 ) -> Scan | None:
     """Refuse files that the instrument cannot have measured: by size, or by what is missing.
 
-    Returns what the measured values alone are like, where some are missing.
+    Returns what the measured values (or what ``transform`` makes of them) alone are like, where
+    some are missing.
     """
     for file in files:
         try:
@@ -47,7 +54,7 @@ def refuse_misfits(
             raise NediffError(f"{file.name}: {error}") from error
     if not has_gaps(problem):
         return None
-    return scan_measured(files, on_cpu(problem), _HINTS[problem.kind], progress)
+    return scan_measured(files, on_cpu(problem), _HINTS[problem.kind], progress, transform)
 
 
 def settle_range(
@@ -63,18 +70,42 @@ def settle_range(
     so its range begins at 0, and ends where the magnitudes of the zero-filled images do. With
     ``clean`` the images are yet to be measured.
     """
+    refuse_curved(images.range, problem)
     if problem.kind == "mri":
         _refuse_offset(given)
     if clean:
         return _from_zero(images) if problem.kind == "mri" and given is None else images
-    found = refuse_misfits(images.files, problem, progress)
+    found = refuse_misfits(images.files, problem, progress, images.range.transform)
     if found is None:
         return images
+    if isinstance(images.range, StabilisedRange):
+        return _curved(images, images.range, found, given)
     if problem.kind == "mri" and given is None:
         chosen, how = _magnitudes(images, problem, "zero-filled images")
     else:
         extremes = (found.minimum, found.maximum)
         chosen, how = choose_range(found.sample, images.files[0].dtype, given, extremes)
+    return images.with_range(chosen, how, found.within_variance)
+
+
+def refuse_curved(range: IntensityRange, problem: Problem) -> None:
+    """A curved map of single pixels fits only what is measured pixel by pixel."""
+    if isinstance(range, StabilisedRange) and problem.kind not in _POINTWISE:
+        raise NediffError(
+            f"Signal-dependent noise (--gain) works for {', '.join(_POINTWISE)}, where each value "
+            f"is measured by itself; with {problem.kind} values are mixtures, and stay mixtures "
+            "only in the units of the data."
+        )
+
+
+def _curved(
+    images: Measurements, range: StabilisedRange, found: Scan, given: Given
+) -> Measurements:
+    """As `settle_range`, by the stabilised values of what is measured."""
+    if isinstance(given, StabilisedRange):
+        return images.with_range(given, images.range_chosen, found.within_variance)
+    ends = (given.low, given.high) if isinstance(given, IntensityRange) else given
+    chosen, how = choose_stabilised(range.noise, found.sample, ends)
     return images.with_range(chosen, how, found.within_variance)
 
 

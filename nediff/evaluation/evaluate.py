@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from nediff.data import Measurements
-from nediff.divergence import monte_carlo
+from nediff.evaluation.blind import Blind, BlindScores
 from nediff.evaluation.calibration import Calibration
 from nediff.evaluation.views import SampleScores, Scores, View, mean_scores
-from nediff.losses import decibels
-from nediff.randomness import Draws, derive_key
+from nediff.randomness import derive_key
 from nediff.restorer import Restorer
 
 Progress = Callable[[int, int], None]
@@ -53,16 +52,6 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Blind:
-    """What noisy images say without any truth (SURE and law 3), at σ_n."""
-
-    estimated_psnr: float
-    """−10 log₁₀ of the mean squared error over all pixels, estimated by SURE."""
-    predicted_psnr: float
-    """From the network's own divergence, σ² div D / m: equal for the true MMSE denoiser."""
-
-
-@dataclass(frozen=True)
 class Evaluation:
     """All figures; ``levels`` and ``spread`` need the truth."""
 
@@ -94,38 +83,70 @@ def evaluate_with_truth(
     """PSNR, SSIM and calibration against ``clean``, which lists the same images in order.
 
     ``lower_levels`` are noise levels below σ_n, at which the clean images are corrupted anew.
+    Where the noisy images have levels of their own, σ_n in the result is their root mean square.
     """
-    sigma = restorer.problem.sigma
+    sigma = _level(restorer, noisy)
     scores: dict[float, list[Scores]] = {s: [] for s in (*sorted(set(lower_levels)), sigma)}
     spreads = SampleScores(samples) if samples >= 2 else None
+    blind = BlindScores(restorer, samples, seed)
     for i in range(len(noisy)):
-        view = View(restorer, clean.image(i), noisy.size(i))
+        own = noisy.sigma_of(i, restorer.problem.sigma)
+        view = View(restorer, clean.image(i), noisy.size(i), own)
         y = noisy.image(i)
         for level in scores:
-            y_level = y if level == sigma else view.measure(level, clean.name(i), seed)
-            estimate = restorer.restore(y_level, level)
+            if level == sigma:
+                y_level, estimate = y, restorer.restore(y, own)
+            else:
+                y_level = view.measure(level, clean.name(i), seed)
+                estimate = restorer.restore(y_level, level)
             scores[level].append(view.score(y_level, estimate))
-        if spreads is not None:
-            drawn = restorer.sample(y, samples, derive_key("evaluate", seed, clean.name(i)))
+        drawn = _drawn(restorer, y, own, samples, derive_key("evaluate", seed, noisy.name(i)))
+        blind.add(y, noisy.name(i), own, drawn, clean.image(i))
+        if spreads is not None and drawn is not None:
             spreads.add(view, y, drawn, estimate)
             if keep is not None:
                 keep(i, y, estimate, drawn)
         if progress is not None:
             progress(i + 1, len(noisy))
     levels = [Level(s, *mean_scores(rows)) for s, rows in scores.items()]
-    blind = _blind(restorer, noisy, seed)
     if spreads is None:
-        return Evaluation(len(noisy), sigma, blind, levels, None)
+        return Evaluation(len(noisy), sigma, blind.result(), levels, None)
     seen, unseen = _spread(spreads.seen), _spread(spreads.unseen)
-    return Evaluation(len(noisy), sigma, blind, levels, seen, spreads.consistency, unseen)
+    found = blind.result()
+    return Evaluation(len(noisy), sigma, found, levels, seen, spreads.consistency, unseen)
 
 
 def evaluate_blind(
-    restorer: Restorer, noisy: Measurements, seed: int = 0, progress: Progress | None = None
+    restorer: Restorer,
+    noisy: Measurements,
+    samples: int = 8,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> Evaluation:
     """Everything here that needs no truth."""
-    blind = _blind(restorer, noisy, seed, progress)
-    return Evaluation(len(noisy), restorer.problem.sigma, blind, [], None)
+    blind = BlindScores(restorer, samples, seed)
+    for i in range(len(noisy)):
+        y, name = noisy.image(i), noisy.name(i)
+        own = noisy.sigma_of(i, restorer.problem.sigma)
+        drawn = _drawn(restorer, y, own, samples, derive_key("evaluate", seed, name))
+        blind.add(y, name, own, drawn)
+        if progress is not None:
+            progress(i + 1, len(noisy))
+    found = blind.result()
+    return Evaluation(len(noisy), _level(restorer, noisy), found, [], None, found.consistency)
+
+
+def _drawn(restorer: Restorer, y: Image, sigma: float, samples: int, seed: int) -> Image | None:
+    """Posterior samples (n, C, H, W) of an image; None if fewer than two."""
+    return restorer.sample(y, samples, seed, sigma) if samples >= 2 else None
+
+
+def _level(restorer: Restorer, noisy: Measurements) -> float:
+    """The noise level to report: σ_n, or the root mean square of those of the images."""
+    if noisy.sigmas is None:
+        return restorer.problem.sigma
+    levels = [noisy.sigma_of(i, restorer.problem.sigma) for i in range(len(noisy))]
+    return math.sqrt(sum(level**2 for level in levels) / len(levels))
 
 
 def _spread(calibration: Calibration) -> Spread | None:
@@ -138,31 +159,3 @@ def _spread(calibration: Calibration) -> Spread | None:
         calibration.coverage(),
         calibration.reliability(),
     )
-
-
-@torch.no_grad()
-def _blind(
-    restorer: Restorer, noisy: Measurements, seed: int, progress: Progress | None = None
-) -> Blind:
-    """SURE, and law 3: E‖x − D‖² = σ² E[div D] for the MMSE denoiser."""
-    sigma = torch.tensor([restorer.problem.sigma], device=restorer.device)
-    variance = sigma.square()
-    estimated, predicted, values = 0.0, 0.0, 0.0
-    for i in range(len(noisy)):
-        y, problem = restorer.measured(noisy.image(i))
-        probe = Draws(seed, f"blind {noisy.name(i)}", 1, y.device).normal_like(y)
-        denoiser = restorer.denoiser_of(problem)
-        value, divergence = monte_carlo(
-            lambda u, s, p=problem, d=denoiser: p.A(d(u, s)),  # type: ignore[misc]
-            y,
-            sigma,
-            problem.mask_noise(probe),
-        )
-        m = problem.measured(y).item()
-        residual = (y - value).square().sum()
-        estimated += (residual + 2 * variance * divergence - m * variance).item()
-        predicted += (variance * divergence).item()
-        values += m
-        if progress is not None:
-            progress(i + 1, len(noisy))
-    return Blind(decibels(estimated / values), decibels(predicted / values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -36,12 +37,24 @@ def mean_scores(rows: Sequence[Scores]) -> Scores:
 
 
 class View:
-    """One true image x, and the instrument as it measured it."""
+    """One true image x, and the instrument as it measured it: with noise ``sigma``, or σ_n.
 
-    def __init__(self, restorer: Restorer, clean: Image, size: tuple[int, int]) -> None:
+    Everything is judged in fractions of the intensity range in data units, which unit intensities
+    are, too, unless they are stabilised (data/stabilise.py).
+    """
+
+    def __init__(
+        self,
+        restorer: Restorer,
+        clean: Image,
+        size: tuple[int, int],
+        sigma: float | None = None,
+    ) -> None:
         whole = restorer.problem
         self.size = size
-        self.problem = whole.with_operator(whole.operator.window(0, 0, *size).to("cpu"))
+        self.straight = restorer.range.straight
+        here = whole.operator.window(0, 0, *size).to("cpu")
+        self.problem = replace(whole, operator=here, sigma=whole.sigma if sigma is None else sigma)
         self.operator = self.problem.operator
         self.x = self.operator.as_image(torch.from_numpy(clean)[None])
         known = self.operator.known(self.x)[0].numpy() > 0
@@ -63,13 +76,12 @@ class View:
     def score(self, y: Image, estimate: Image) -> Scores:
         """PSNR of the fill and of the estimate, SSIM, and PSNR where nothing was measured."""
         filled = self.operator.fill(self.problem.lift(torch.from_numpy(y)[None]))[0].numpy()
-        truth = self._picture(self.x[0].numpy())
-        shown, first = self._picture(estimate), self._picture(filled)
+        estimate, x = self.straight(estimate), self.straight(self.x[0].numpy())
+        truth, first = self._picture(x), self._picture(self.straight(filled))
+        shown = self._picture(estimate)
         missed = None
         if self.unmeasured.any() and not self.unmeasured.all():
-            missed = decibels(
-                float(np.square(estimate - self.x[0].numpy())[self.unmeasured].mean())
-            )
+            missed = decibels(float(np.square(estimate - x)[self.unmeasured].mean()))
         return Scores(psnr(first, truth), psnr(shown, truth), ssim(shown, truth), missed)
 
     def _picture(self, image: Image) -> Image:
@@ -81,11 +93,11 @@ class View:
         return framed
 
     def seen(self, image: Tensor) -> Image:
-        """The measured values of A image, (..., m)."""
+        """The measured values of A image, straight, (..., m)."""
         flat = image.reshape(-1, *image.shape[-3:])
         there = self.operator.mask_noise(torch.ones_like(self.operator.A(self.x)))[0] > 0
-        out: Image = self.operator.A(flat)[:, there].reshape(*image.shape[:-3], -1).numpy()
-        return out
+        values: Image = self.operator.A(flat)[:, there].reshape(*image.shape[:-3], -1).numpy()
+        return self.straight(values)
 
 
 class SampleScores:
@@ -101,7 +113,8 @@ class SampleScores:
         self.seen.add(view.seen(view.x[0]), view.seen(drawn), view.seen(mmse))
         if view.unmeasured.any():
             where = view.unmeasured
-            self.unseen.add(view.x[0].numpy()[where], samples[:, where], estimate[where])
+            unseen = (view.x[0].numpy()[where], samples[:, where], estimate[where])
+            self.unseen.add(*(view.straight(part) for part in unseen))
         lifted = view.problem.lift(torch.from_numpy(y)[None])
         misfit = view.operator.A(drawn) - lifted
         values = view.problem.measured(lifted).item() * len(samples)

@@ -103,7 +103,8 @@ class BatchSource:
         stored = self.measurements.crop(window.index, *place)
         operator = self.problem.operator.window(*place)
         y = self.problem.with_operator(operator).lift(torch.from_numpy(stored)[None])
-        crop = Crop(y, self.problem.sigma, operator)
+        sigma = self.measurements.sigma_of(window.index, self.problem.sigma)
+        crop = Crop(y, sigma, operator)
         if window.factor > 1:
             key = derive_key("pool", self.seed, sample)
             corner = (window.top, window.left)

@@ -10,13 +10,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from pydantic import ValidationError
 
 from nediff import __version__
-from nediff.config import DataConfig, NetworkConfig, RecipeConfig, RunConfig, TrainingConfig
-from nediff.data import IntensityRange, Measurements, check_sigma, open_measurements, split
-from nediff.data.settle import settle_range
+from nediff.config import (
+    DataConfig,
+    NetworkConfig,
+    PhotonConfig,
+    RecipeConfig,
+    RunConfig,
+    SigmasConfig,
+    TrainingConfig,
+)
+from nediff.data import (
+    IntensityRange,
+    Measurements,
+    PhotonNoise,
+    Sigmas,
+    StabilisedRange,
+    check_sigma,
+    open_measurements,
+    split,
+)
+from nediff.data.settle import refuse_curved, settle_range
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser
 from nediff.operators import Convolution, Fourier, Identity, Mask
@@ -31,6 +50,7 @@ from nediff.runs import (
     load_problem,
     save_config,
     save_problem,
+    save_sigmas,
 )
 from nediff.training.loop import Observer, Trainer
 from nediff.training.pace import Pace
@@ -63,7 +83,7 @@ class Plan:
 
 def fit(
     measurements: Measurements | Any,
-    problem: Problem | float,
+    problem: Problem | PhotonNoise | float | ArrayLike,
     *,
     minutes: float | None = None,
     steps: int | None = None,
@@ -78,7 +98,10 @@ def fit(
 
     ``measurements`` are `Measurements`, or anything `open_measurements` reads (a folder, a
     file, an array), in the range that fits the problem; `Measurements` keep theirs. ``problem``
-    is a `Problem`, or just σ_n in unit intensities for denoising. Without a budget it trains for
+    is a `Problem`, or just σ_n in unit intensities for denoising; an array of them, one for each
+    image, where these are not equally noisy. (With an operator, give `Measurements` with_sigmas
+    and the largest of them to the problem.) Or it is a `PhotonNoise`, where the noise depends on
+    the signal; `Measurements` must then have been opened with it. Without a budget it trains for
     20 minutes. ``recipe`` is a name or a `RecipeConfig`. ``out`` is a run folder to keep
     everything in.
     """
@@ -92,20 +115,30 @@ def fit(
         check_folder(folder)
     config = plan_run(measurements, problem, plan, source)
     if folder is not None:
-        start_folder(folder, config, problem)
+        start_folder(folder, config, problem, measurements.sigmas)
     restorer, _ = run_training(config, measurements, folder, observer, problem=problem)
     return restorer
 
 
-def _settled(data: Any, problem: Problem | float) -> tuple[Measurements, Problem]:
+def _settled(
+    data: Any, problem: Problem | PhotonNoise | float | ArrayLike
+) -> tuple[Measurements, Problem]:
     """The data opened and in a range that fits the instrument, which can have measured them."""
     given: IntensityRange | None = None
     if isinstance(data, Measurements):
         images, given = data, data.range
     else:
-        images = open_measurements(data)
+        photons = problem if isinstance(problem, PhotonNoise) else None
+        images = open_measurements(data, photons=photons)
+    if isinstance(problem, PhotonNoise):
+        if not (isinstance(images.range, StabilisedRange) and images.range.noise == problem):
+            raise NediffError("Open the measurements with photons=, the noise they are to have.")
+        problem = images.range.sigma
     if not isinstance(problem, Problem):
-        problem = Problem.denoising(problem, images.channels)
+        if np.ndim(problem) > 0:
+            images = images.with_sigmas(problem)
+        largest = float(np.max(np.asarray(problem, dtype=np.float64)))
+        problem = Problem.denoising(largest, images.channels)
     check_measurements(images, problem)
     clean = images.simulated is not None
     return settle_range(images, problem, given, clean), problem
@@ -115,6 +148,7 @@ def plan_run(
     measurements: Measurements, problem: Problem, plan: Plan, source: str, axes: str | None = None
 ) -> RunConfig:
     """Check the data against the plan and fix every setting, the number of steps too."""
+    _check_stabilised(measurements, problem)
     check_sigma(problem.sigma, measurements)
     check_measurements(measurements, problem)
     if problem.operator.crop_step is not None and measurements.min_size < plan.crop:
@@ -131,6 +165,23 @@ def plan_run(
         steps = steps_within(minutes, config, measurements, problem)
         config = _with_steps(config, steps, minutes)
     return config
+
+
+def _check_stabilised(measurements: Measurements, problem: Problem) -> None:
+    """A stabilised range has a noise level of its own, and is for some operators only."""
+    refuse_curved(measurements.range, problem)
+    if not isinstance(measurements.range, StabilisedRange):
+        return
+    if measurements.sigmas is not None:
+        raise NediffError(
+            "Noise that depends on the signal has no level for each image; give one or the other."
+        )
+    sigma = measurements.range.sigma
+    if not math.isclose(problem.sigma, sigma, rel_tol=1e-6):
+        raise NediffError(
+            f"Stabilised, the noise of these measurements is σ = {sigma:g} (their range.sigma), "
+            f"not {problem.sigma:g}."
+        )
 
 
 def check_measurements(measurements: Measurements, problem: Problem) -> None:
@@ -163,6 +214,8 @@ def _configure(
             images=len(measurements),
             fingerprint=measurements.fingerprint,
             sigma=problem.sigma,
+            sigmas=describe_sigmas(measurements.sigmas),
+            photons=describe_photons(measurements.range),
             simulate=measurements.simulated,
             simulate_seed=measurements.simulate_seed,
         ),
@@ -190,6 +243,21 @@ def _configure(
         ),
     )
     return config if plan.steps is None else _with_steps(config, plan.steps, None)
+
+
+def describe_sigmas(sigmas: Sigmas | None) -> SigmasConfig | None:
+    """What config.yaml keeps of the noise levels of the images."""
+    if sigmas is None:
+        return None
+    return SigmasConfig(least=sigmas.least, fingerprint=sigmas.fingerprint)
+
+
+def describe_photons(range: IntensityRange) -> PhotonConfig | None:
+    """What config.yaml keeps of noise that depends on the signal."""
+    if not isinstance(range, StabilisedRange):
+        return None
+    noise = range.noise
+    return PhotonConfig(gain=noise.gain, read_noise=noise.read_noise, offset=noise.offset)
 
 
 def _best_network(plan: Plan, problem: Problem) -> str:
@@ -226,7 +294,9 @@ def _recipe(plan: Plan, problem: Problem) -> RecipeConfig:
 def _sigma_data(measurements: Measurements, problem: Problem) -> float:
     """The standard deviation of the clean images about their means, as far as it can be told."""
     if problem.kind == "denoising":
-        variance = measurements.within_variance - problem.sigma**2
+        sigmas = measurements.sigmas
+        noise = problem.sigma**2 if sigmas is None else sigmas.mean_square
+        variance = measurements.within_variance - noise
     else:
         variance = _filled_variance(measurements, problem)
     return max(math.sqrt(max(variance, 0.0)), 0.02)
@@ -239,7 +309,7 @@ def _filled_variance(measurements: Measurements, problem: Problem, most: int = 6
     for i in chosen:
         here = problem.with_operator(problem.operator.window(0, 0, *measurements.size(i)))
         filled = here.operator.fill(here.lift(torch.from_numpy(measurements.image(i))[None]))
-        noise = problem.sigma**2 * here.operator.known(filled).mean()
+        noise = measurements.sigma_of(i, problem.sigma) ** 2 * here.operator.known(filled).mean()
         values.append(float(filled.var(dim=(2, 3)).mean() - noise))
     return sum(values) / len(values)
 
@@ -291,9 +361,13 @@ def check_folder(folder: Path, new: bool = True) -> None:
             )
 
 
-def start_folder(folder: Path, config: RunConfig, problem: Problem | None = None) -> None:
+def start_folder(
+    folder: Path, config: RunConfig, problem: Problem | None = None, sigmas: Sigmas | None = None
+) -> None:
     """Begin a run in ``folder``, unless there is one already."""
     check_folder(folder)
+    if sigmas is not None:
+        save_sigmas(folder, sigmas)
     if problem is not None:
         save_problem(folder, problem)
     save_config(folder, config)
@@ -365,6 +439,10 @@ def make_trainer(
     from accelerate import Accelerator
 
     problem = problem or load_problem(folder or Path(), config)
+    if describe_sigmas(measurements.sigmas) != config.data.sigmas:
+        raise NediffError(
+            "The noise levels of these images are not those that the run was planned with."
+        )
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     # a part of an image is no measurement by a mask of the whole image
     crop = config.training.crop if problem.kind == "denoising" else sys.maxsize

@@ -54,20 +54,21 @@ def hidden_pixels(batch: Batch, draws: Draws) -> Task:
     )
 
 
-def mosaicked_again(batch: Batch, draws: Draws) -> Task:
+def mosaicked_again(batch: Batch, draws: Draws, sigma: Tensor | None = None) -> Task:
     """For mosaics: averages of posterior samples, y, are complete images, mosaicked again.
 
     A block of 2×2 pixels has all colours, so most of its average was measured. Gathered mosaics
     would do without samples, but are aliased: their colours have detail that is far too strong,
-    and the misses came out a quarter too large.
+    and the misses came out a quarter too large. The noise is that of the batch, or ``sigma``.
     """
     given = batch.given
     assert given is not None
+    level = batch.sigma if sigma is None else sigma
     hidden = 1 - given.known(batch.y)
-    noise = expand(batch.sigma) * draws.normal_like(batch.y)
+    noise = expand(level) * draws.normal_like(batch.y)
     return Task(
         given.mask_noise(batch.y + noise),
-        batch.sigma,
+        level,
         given,
         lambda estimate: hidden * (estimate - batch.y),
         hidden,
@@ -75,15 +76,15 @@ def mosaicked_again(batch: Batch, draws: Draws) -> Task:
     )
 
 
-def coarse_again(batch: Batch, draws: Draws, sigma: float) -> Task:
+def coarse_again(batch: Batch, draws: Draws, sigma: float | Tensor) -> Task:
     """For blur and super-resolution: the pooled measurement y is an image, measured again.
 
     Its own noise reaches the new measurement through A and is made white; noise is added up to
-    σ_n. What A does not see of it, N(x̂ − y), has noise that the network was not shown.
+    ``sigma``. What A does not see of it, N(x̂ − y), has noise that the network was not shown.
     """
     given = batch.given
     assert given is not None
-    level = torch.full_like(batch.sigma, sigma)
+    level = sigma * torch.ones_like(batch.sigma)
     clear = given.A(batch.y)
     white = expand(batch.sigma) * given.complement(draws.normal_like(clear))
     more = expand((level.square() - batch.sigma.square()).clamp_min(0).sqrt())
@@ -98,18 +99,22 @@ def coarse_again(batch: Batch, draws: Draws, sigma: float) -> Task:
     )
 
 
-def moved_again(images: Tensor, problem: Problem, group: str, draws: Draws) -> Task:
+def moved_again(
+    images: Tensor, problem: Problem, group: str, draws: Draws, sigma: Tensor | None = None
+) -> Task:
     """For any operator: images of our own (posterior samples) are moved and measured again.
 
     An equivariant bootstrap: what the instrument did not see of x it may see of T_g x, so the
     unseen part of these images is not only invented. But they are smoother than true ones.
+    The noise is that of the problem, or ``sigma`` (B,).
     """
     moved = GROUPS[group](images, draws)
     clear = problem.A(moved)
     operator = problem.operator
+    level = clear.new_full((len(moved),), problem.sigma) if sigma is None else sigma
     return Task(
-        clear + problem.sigma * problem.mask_noise(draws.normal_like(clear)),
-        torch.full((len(moved),), problem.sigma, device=moved.device),
+        clear + expand(level) * problem.mask_noise(draws.normal_like(clear)),
+        level,
         operator,
         lambda estimate: operator.unseen(estimate - moved),
         operator.unseen_share(moved),

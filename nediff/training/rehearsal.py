@@ -58,7 +58,11 @@ class Rehearsal:
     def groups(
         self, samples: Sequence[int], problem: Problem, crop: int, recipe: RecipeConfig, seed: int
     ) -> list[tuple[list[int], Batch]]:
-        """Crops, one for each global sample index, as measurements without noise."""
+        """Crops, one for each global sample index, as measurements without noise.
+
+        A sample is a clean image, however noisy the one it was drawn from; so the noise to be
+        added goes up to the largest σ, that of the problem.
+        """
         draws = Draws(seed, "rehearsal crops", samples)
         columns = [draws.uniform().double().tolist() for _ in range(5)]
         pooled = problem.kind != "denoising"
@@ -183,7 +187,7 @@ def _sample(
     operator = problem.operator.window(*place).to(device)
     here = problem.with_operator(operator)
     y = here.lift(torch.from_numpy(train.crop(index, *place))[None].to(device))
-    sigma = torch.full((1,), problem.sigma, device=device)
+    sigma = torch.full((1,), train.sigma_of(index, problem.sigma), device=device)
     sample = sample_posterior(
         lambda u, s: network(u, s, operator), y, sigma, here, 1, [seed], SETTINGS
     )

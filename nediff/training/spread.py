@@ -15,7 +15,7 @@ A small network learns that variance v by the Gaussian likelihood,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from nediff.problem import Problem
 from nediff.randomness import Draws, derive_key
 from nediff.restorer import Restorer
 from nediff.training.batches import BatchSource
+from nediff.training.crops import blocks
 from nediff.training.misses import (
     Task,
     coarse_again,
@@ -130,9 +131,10 @@ def _tasks(restorer: Restorer, train: Measurements) -> Tasks:
             for samples, batch in masked.groups(step)
         ]
     if isinstance(operator, Convolution):
-        coarse, sigma = source(max(2, operator.stride)), restorer.problem.sigma
+        factor = max(2, operator.stride)
+        coarse, by = source(factor), blocks(operator, factor)
         return lambda step: [
-            coarse_again(batch.to(restorer.device), draws(samples), sigma)
+            coarse_again(b := batch.to(restorer.device), draws(samples), by * b.sigma)
             for samples, batch in coarse.groups(step)
             if batch.given is not None  # images too small to be pooled
         ]
@@ -150,7 +152,11 @@ def _mosaic_tasks(restorer: Restorer, train: Measurements, seed: int) -> Tasks:
     def tasks(step: int) -> list[Task]:
         samples = range(step * settings.batch, (step + 1) * settings.batch)
         return [
-            mosaicked_again(batch.to(device), Draws(seed, "spread", group, device))
+            mosaicked_again(
+                batch.to(device),
+                Draws(seed, "spread", group, device),
+                _some_sigmas(train, seed, group, device),
+            )
             for group, batch in own.groups(samples, problem, settings.crop, halved, seed)
             if batch.given is not None  # images too small to be averaged
         ]
@@ -164,7 +170,11 @@ def _moved_tasks(restorer: Restorer, train: Measurements, seed: int) -> Tasks:
     chosen = [i * len(train) // count for i in range(count)]
     plain = Restorer(problem, restorer.denoiser, restorer.config)
     own = [
-        torch.as_tensor(plain.sample(train.image(i), 1, derive_key("spread", seed, i))[0])
+        torch.as_tensor(
+            plain.sample(
+                train.image(i), 1, derive_key("spread", seed, i), train.sigma_of(i, problem.sigma)
+            )[0]
+        )
         for i in chosen
     ]
     images = torch.stack(own).to(restorer.device)
@@ -172,11 +182,25 @@ def _moved_tasks(restorer: Restorer, train: Measurements, seed: int) -> Tasks:
     batch = restorer.config.training.batch
 
     def tasks(step: int) -> list[Task]:
-        draws = Draws(seed, "spread", range(step * batch, (step + 1) * batch), restorer.device)
+        samples = range(step * batch, (step + 1) * batch)
+        draws = Draws(seed, "spread", samples, restorer.device)
         which = (draws.uniform() * count).long().clamp_max(count - 1)
-        return [moved_again(images[which], problem, group, draws)]
+        sigma = _some_sigmas(train, seed, samples, restorer.device)
+        return [moved_again(images[which], problem, group, draws, sigma)]
 
     return tasks
+
+
+def _some_sigmas(
+    train: Measurements, seed: int, samples: Sequence[int], device: torch.device
+) -> Tensor | None:
+    """The noise levels of images taken at random, (B,); None where all have the same."""
+    if train.sigmas is None:
+        return None
+    draws = Draws(seed, "spread sigmas", samples, device)
+    chosen = (draws.uniform().double() * len(train)).long().clamp_max(len(train) - 1)
+    sigmas = [train.sigmas.of(train.windows[i].source_name) for i in chosen.tolist()]
+    return torch.tensor(sigmas, device=device)
 
 
 def _line_tasks(restorer: Restorer, heldout: Measurements, rounds: int = 4) -> list[Task]:
@@ -218,11 +242,12 @@ def remaining_share(
     plain = Restorer(restorer.problem, restorer.denoiser, restorer.config)
     for i in range(min(images, len(heldout))):
         y, problem = restorer.measured(heldout.image(i))
-        sigma = torch.full((1,), problem.sigma, device=y.device)
+        level = heldout.sigma_of(i, problem.sigma)
+        sigma = torch.full((1,), level, device=y.device)
         with torch.no_grad():
             estimate = restorer.denoiser(y, sigma, problem.operator)
         variance = spread.variance(y, estimate, sigma, problem.operator)
-        drawn = torch.as_tensor(plain.sample(heldout.image(i), samples, seed=i)).to(y.device)
+        drawn = torch.as_tensor(plain.sample(heldout.image(i), samples, i, level)).to(y.device)
         unseen = problem.operator.unseen(drawn.view(samples, *estimate.shape[1:]))
         shown += float(unseen.var(dim=0).sum())
         total += float((problem.operator.unseen_share(estimate) * variance).sum())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -30,7 +32,10 @@ class SureValidation:
 
     @torch.no_grad()
     def estimated_psnr(self, network: Network, device: torch.device | str = "cpu") -> float:
-        """10 log₁₀(1 / MSE) in dB with MSE (of Ax) estimated by SURE at σ_n, all values alike."""
+        """10 log₁₀(1 / MSE) in dB with MSE (of Ax) estimated by SURE, all values alike.
+
+        Each image counts at its own noise level.
+        """
         total, values = 0.0, 0.0
         for (crop, problem), probe in zip(self.cuts, self.probes, strict=True):
             y, operator = crop.to(device), problem.operator.to(device)
@@ -49,12 +54,13 @@ class SureValidation:
 def _centre(
     measurements: Measurements, problem: Problem, index: int, side: int
 ) -> tuple[Tensor, Problem]:
-    """The middle of a measurement, and the instrument that measured it."""
+    """The middle of a measurement, and the instrument with the noise that measured it."""
     height, width = measurements.size(index)
     h, w, top, left = height, width, 0, 0
     if (step := problem.operator.crop_step) is not None:
         h, w = min(side, height), min(side, width)
         top, left = (height - h) // 2 // step * step, (width - w) // 2 // step * step
-    here = problem.with_operator(problem.operator.window(top, left, h, w))
+    sigma = measurements.sigma_of(index, problem.sigma)
+    here = replace(problem, operator=problem.operator.window(top, left, h, w), sigma=sigma)
     crop = torch.from_numpy(measurements.crop(index, top, left, h, w))[None]
     return here.lift(crop), here

@@ -1,0 +1,81 @@
+"""`nediff calibrate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nediff.cli.console import counting, results, say
+from nediff.cli.evaluate import needed_level, open_for, print_pairs, refuse_mismatch, trimmed
+from nediff.cli.inputs import refuse_misfits
+from nediff.cli.levels import Level, with_levels
+from nediff.correction import CALIBRATION_FILE, Correction, save_correction
+from nediff.data import Measurements, Units
+from nediff.evaluation.calibrate import calibrate, conformalise, corrected
+from nediff.restorer import Restorer
+
+
+@dataclass(frozen=True)
+class CalibrateRequest:
+    """What the user asked for."""
+
+    run: Path
+    images: str
+    clean: str | None
+    sigma: Level | None
+    units: Units
+    seed: int
+    axes: str | None
+
+
+def run_calibrate(request: CalibrateRequest) -> None:
+    """Find the correction, store it in the run, and say what it changed."""
+    restorer = Restorer.load(request.run)
+    noisy, clean = _opened(restorer, request)
+    with counting("calibrating") as report:
+        found = calibrate(restorer, noisy, request.seed, report)
+    correction = found.correction
+    print_pairs(found.before, "before, on the other half of the images:")
+    print_pairs(found.after, "after:")
+    if clean is not None:
+        with counting("comparing with clean images") as report:
+            right = corrected(restorer, correction)
+            conformal = conformalise(right, noisy, clean, request.seed, report)
+        correction = replace(correction, conformal=conformal)
+    save_correction(request.run, correction)
+    _say(correction, restorer, request.run)
+
+
+def _opened(
+    restorer: Restorer, request: CalibrateRequest
+) -> tuple[Measurements, Measurements | None]:
+    """The measurements, and the truth if there is some."""
+    noisy = open_for(restorer, request.images, request.axes, clean=False)
+    level = needed_level(restorer, request.run, request.sigma)
+    noisy = with_levels(noisy, level, request.units)
+    refuse_misfits(noisy.files, restorer.problem)
+    if request.clean is None:
+        return noisy, None
+    clean = open_for(restorer, request.clean, request.axes, clean=True)
+    refuse_mismatch(noisy, clean, restorer.problem)
+    return noisy, trimmed(noisy, clean, restorer.problem)
+
+
+def _say(correction: Correction, restorer: Restorer, run: Path) -> None:
+    noise = correction.floor**0.5 * restorer.problem.sigma * restorer.range.scale
+    say(
+        f"From now on samples deviate {correction.factor**0.5:.3f} times as far from the estimate, "
+        f"with white noise of {noise:.3g} (data units) added; {run / CALIBRATION_FILE} says so, "
+        "remove it to undo this.",
+        results,
+    )
+    if restorer.problem.kind != "denoising":
+        say("This is of what was measured; the rest noisy data cannot show.", results)
+    if correction.conformal is not None:
+        c = correction.conformal
+        say(
+            f"Intervals of {c.samples} samples are stretched {c.stretch:.3f} times to hold at "
+            f"least {c.coverage:.1%} of the true values, on average over images like these "
+            f"{c.images}.",
+            results,
+        )

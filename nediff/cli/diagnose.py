@@ -1,0 +1,135 @@
+"""`nediff diagnose`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nediff.cli.console import counting, results, say
+from nediff.data import atomic_path, open_measurements
+from nediff.diagnosis import Diagnosis, diagnose
+from nediff.errors import NediffError
+from nediff.noise.signal import LEAST_CLASSES
+
+
+@dataclass(frozen=True)
+class DiagnoseRequest:
+    """What the user asked for."""
+
+    data: str
+    json_file: Path | None
+    html_file: Path | None
+    range: tuple[float, float] | None
+    axes: str | None
+    seed: int
+
+
+def run_diagnose(request: DiagnoseRequest) -> None:
+    """Look, print, and write the files asked for."""
+    for option, path in (("--json", request.json_file), ("--html", request.html_file)):
+        if path is not None and path.is_dir():
+            raise NediffError(f"{path} is a folder; give {option} the name of a file.")
+    with counting("reading images") as report:
+        images = open_measurements(
+            request.data, range=request.range, axes=request.axes, progress=report
+        )
+    found = diagnose(images, request.data, request.axes, request.seed)
+    if request.json_file is not None:
+        with atomic_path(request.json_file) as temporary:
+            temporary.write_text(json.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
+    if request.html_file is not None:
+        from nediff.report.diagnosis import write_diagnosis
+
+        write_diagnosis(found, request.data, request.html_file)
+    for line in lines_of(found):
+        say(line, results)
+
+
+def lines_of(found: Diagnosis) -> Iterator[str]:
+    """The report as text."""
+    yield from _data(found)
+    yield ""
+    yield from _noise(found)
+    yield ""
+    yield from _images(found)
+    yield ""
+    yield from _outlook(found)
+    for warning in found.warnings:
+        yield f"Warning ({warning.code}): {warning.what}"
+        yield f"  → {warning.do}"
+    if not found.warnings:
+        yield "No warnings."
+    yield ""
+    yield f"Next: {found.command}"
+
+
+def _data(found: Diagnosis) -> Iterator[str]:
+    summary = found.summary
+    small, large = (f"{width} × {height}" for height, width in summary.sizes)
+    size = small if small == large else f"{small} to {large}"
+    yield (
+        f"{summary.images} image(s) of {size} pixels, {summary.channels} channel(s), "
+        f"{summary.dtype} ({', '.join(summary.formats)})"
+    )
+    yield f"intensity range: {summary.range_chosen}"
+
+
+def _noise(found: Diagnosis) -> Iterator[str]:
+    noise, scale = found.noise, found.summary.range[1] - found.summary.range[0]
+    sigma, error = noise.sigma.value, noise.sigma.total_error
+    in_data = "" if scale == 1 else f" = {sigma * scale:.3g} in data units"
+    yield f"noise: σ = {sigma:.4f} ± {error:.4f} of the range{in_data}"
+    if len(noise.channels.sigmas) > 1:
+        values = ", ".join(f"{s.value:.4f}" for s in noise.channels.sigmas)
+        yield f"  by channel: {values} ({'they differ' if noise.channels.varies else 'the same'})"
+    places = [s.value for s in noise.positions.sigmas]
+    if len(places) > 1:
+        verdict = "it differs" if noise.positions.varies else "the same everywhere"
+        yield f"  by place: {min(places):.4f} to {max(places):.4f} ({verdict})"
+    signal = noise.signal
+    if signal.dependent:
+        line = f"{signal.gain:.4g} × value {signal.constant:+.4g}"
+        yield f"  it depends on the signal: variance = {line} in data units"
+    elif len(signal.means) < LEAST_CLASSES:
+        yield "  whether it depends on the signal cannot be seen"
+    else:
+        yield "  it does not depend on the signal, as far as can be seen"
+    across, down = noise.whiteness.neighbours
+    verdict = "white" if noise.whiteness.white else "correlated"
+    yield f"  {verdict}: correlation of neighbours {across:+.2f} across, {down:+.2f} down"
+
+
+def _images(found: Diagnosis) -> Iterator[str]:
+    contrast = found.contrast
+    if contrast.score is None:
+        yield "contrasts: lost in the noise"
+    else:
+        verdict = "as assumed" if contrast.plausible else "fewer than assumed"
+        yield (
+            f"contrasts: score {contrast.score:.2f} ± {contrast.error:.2f}, like an even spread "
+            f"over {contrast.decades:.1f} decades ({verdict})"
+        )
+    for scale in found.scales:
+        name = f"averaged over {scale.factor} × {scale.factor}"
+        if scale.score is None:
+            yield f"{name}: too little is left to compare"
+            continue
+        verdict = "look alike, safe" if scale.safe else "look different"
+        differ = f"spectra differ by {scale.deviation:.1f} dB"
+        yield f"{name}: score {scale.score:.2f}, {differ} ({verdict})"
+
+
+def _outlook(found: Diagnosis) -> Iterator[str]:
+    expected = found.expectation
+    if expected is None:
+        return
+    yield (
+        f"PSNR: noisy {expected.noisy:.1f} dB; simple filters {expected.wiener:.1f} to "
+        f"{expected.adaptive:.1f} dB; likely after training {expected.likely:.1f} ± 1 dB"
+    )
+    yield (
+        f"images: {expected.squares} squares of 64 × 64 pixels; about {expected.enough} are likely "
+        "enough"
+    )

@@ -1,0 +1,130 @@
+"""Noise levels from the command line: one number, or a CSV file with one for each image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from nediff.cli.console import say
+from nediff.data import (
+    ImageFile,
+    IntensityRange,
+    Measurements,
+    PhotonNoise,
+    Sigmas,
+    Units,
+    read_sigmas,
+    sigma_to_unit,
+)
+from nediff.errors import NediffError
+
+Level = float | Path
+Told = Level | Literal["auto"]
+"""What --sigma of a training may be: "auto" is to be estimated from the data."""
+Simulated = Level | Literal["photons"]
+"""What --simulate may be: a level, or the noise of --gain and --read-noise."""
+
+
+def parse_level(text: str | None, option: str) -> Level | None:
+    """What was given for --sigma or --simulate: a number, or the path of a CSV file."""
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        path = Path(text).expanduser()
+    if path.suffix.lower() != ".csv":
+        raise NediffError(
+            f"{option} {text} is neither a number nor a CSV file with a noise level for each image"
+            f"{'; only train estimates it' if text == 'auto' else ''}."
+        )
+    if not path.is_file():
+        raise NediffError(f"{option}: there is no file {path}.")
+    return path
+
+
+def parse_told(text: str | None) -> Told | None:
+    """What was given for --sigma of a training."""
+    return "auto" if text == "auto" else parse_level(text, "--sigma")
+
+
+def parse_simulated(text: str | None) -> Simulated | None:
+    """What was given for --simulate."""
+    return "photons" if text == "photons" else parse_level(text, "--simulate")
+
+
+def photons_of(
+    gain: float | None, read_noise: float | None, offset: float | None
+) -> PhotonNoise | None:
+    """The noise that --gain, --read-noise and --offset say, if they say any."""
+    if gain is None:
+        for name, value in (("--read-noise", read_noise), ("--offset", offset)):
+            if value is not None:
+                raise NediffError(
+                    f"{name} belongs to noise that depends on the signal; give --gain too."
+                )
+        return None
+    return PhotonNoise(gain, read_noise or 0.0, offset or 0.0)
+
+
+def estimated_level(images: Measurements, kind: str) -> float:
+    """σ in unit range, told from the noisy images themselves; says how sure that is."""
+    from nediff.noise import estimate_level
+
+    if kind not in ("denoising", "blur"):
+        raise NediffError(
+            f"--sigma auto needs complete images, and those of {kind} are not; measure the noise "
+            "where the instrument sees nothing but noise, and give --sigma."
+        )
+    found = estimate_level(images).sigma
+    say(
+        f"noise estimated from the data: σ = {found.value:.4g} ± {found.total_error:.2g} of the "
+        "range; `nediff diagnose` says whether it is white and the same everywhere"
+    )
+    if not found.value > 0:
+        raise NediffError("No noise was found in these images; give --sigma if there is some.")
+    if found.total_error > DOUBTFUL * found.value:
+        say(
+            "Careful: that is not sure. There may be no place in the images without texture; "
+            "measure the noise of the instrument and give --sigma if you can."
+        )
+    return found.value
+
+
+DOUBTFUL = 0.1
+"""A relative error above which the user is warned: it costs a few tenths of a dB."""
+
+
+def in_words(level: Simulated | Told | None) -> str:
+    """As it was typed."""
+    return f"{level:g}" if isinstance(level, float) else str(level)
+
+
+def image_names(files: Sequence[ImageFile]) -> Iterable[tuple[str, str]]:
+    """(name of the file, name of the image) of every page."""
+    return ((f.name, f.page_name(page)) for f in files for page in range(f.n_images))
+
+
+def sigmas_of(
+    level: Level,
+    units: Units,
+    range: IntensityRange,
+    files: Sequence[ImageFile],
+    every_row: bool = False,
+) -> Sigmas:
+    """The noise level of every image of ``files``, in unit range."""
+    if isinstance(level, float):
+        sigma = sigma_to_unit(level, units, range)
+        return Sigmas({name: sigma for _, name in image_names(files)})
+    scale = 1.0 if units == "fraction" else range.scale
+    return read_sigmas(level, image_names(files), scale, every_row)
+
+
+def with_levels(
+    images: Measurements, level: Level | None, units: Units, every_row: bool = False
+) -> Measurements:
+    """The images with the noise levels that were given for them, if any were."""
+    if level is None:
+        return images
+    return images.with_sigmas(sigmas_of(level, units, images.range, images.files, every_row))

@@ -1,0 +1,94 @@
+"""Samples that are too narrow or too wide, put right: what `nediff calibrate` stores."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from nediff.data import atomic_path
+from nediff.divergence import expand
+from nediff.errors import NediffError
+from nediff.problem import Problem
+from nediff.randomness import derive_key, normal_field
+from nediff.sampling import SamplerSettings
+
+CALIBRATION_FILE = "calibration.json"
+
+
+@dataclass(frozen=True)
+class Conformal:
+    """Intervals of n samples, stretched so that new images are covered as promised."""
+
+    samples: int
+    """n, for which it holds."""
+    coverage: float
+    """Promised, on average over images like the clean ones it was found with."""
+    stretch: float
+    images: int
+    """Pairs of noisy and clean images it was found with."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """error² ≈ ``factor`` · variance of the samples + ``floor`` σ², value by value.
+
+    A sampler of few steps loses the weakest components of an image, so its samples agree too
+    well where they agree best: a floor. What it gets wrong everywhere is a factor.
+    """
+
+    factor: float = 1.0
+    floor: float = 0.0
+    sampler: SamplerSettings = field(default_factory=SamplerSettings)
+    """For samples drawn like this; others are left as they are."""
+    conformal: Conformal | None = None
+    found: dict[str, Any] = field(default_factory=dict)
+    """The figures that led to it, for the record."""
+
+    def __post_init__(self) -> None:
+        ok = math.isfinite(self.factor) and math.isfinite(self.floor)
+        if not (ok and self.factor > 0 and self.floor >= 0):
+            raise NediffError(f"{self.factor:g} and {self.floor:g} are no correction of a spread.")
+
+    def apply(
+        self, samples: Tensor, estimate: Tensor, sigma: Tensor, problem: Problem, seeds: list[int]
+    ) -> Tensor:
+        """x̂ + √factor (x_k − x̂) + √floor σ ε for samples x_k (n, B, C, H, W), σ (B,).
+
+        ``estimate`` x̂ is the posterior mean (B, C, H, W). The added noise ε is white, and only
+        where an image is measured pixel by pixel: elsewhere it would not be that of A x.
+        """
+        out = estimate + math.sqrt(self.factor) * (samples - estimate)
+        known = problem.operator.known(estimate)
+        if self.floor == 0 or not bool((known > 0).any()):
+            return out
+        keys = [derive_key("correction", seed, k) for k in range(len(out)) for seed in seeds]
+        noise = normal_field(keys, *out.shape[2:], device=out.device).view_as(out)
+        return out + math.sqrt(self.floor) * expand(sigma) * known * noise
+
+
+def save_correction(folder: Path, correction: Correction) -> None:
+    """Write calibration.json."""
+    with atomic_path(folder / CALIBRATION_FILE) as temporary:
+        temporary.write_text(json.dumps(asdict(correction), indent=2) + "\n", encoding="utf-8")
+
+
+def load_correction(folder: Path) -> Correction | None:
+    """The correction of a run; None if it was never calibrated."""
+    path = folder / CALIBRATION_FILE
+    if not path.is_file():
+        return None
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored["sampler"] = SamplerSettings(**stored["sampler"])
+        if stored["conformal"] is not None:
+            stored["conformal"] = Conformal(**stored["conformal"])
+        return Correction(**stored)
+    except (ValueError, KeyError, TypeError, NediffError) as error:
+        raise NediffError(
+            f"{path} is damaged; remove it, and calibrate the run again (nediff calibrate)."
+        ) from error

@@ -1,0 +1,284 @@
+"""Calibration without the truth: unbiased in classes, detects wrong samplers, puts them right."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nediff.correction import CALIBRATION_FILE, Conformal, Correction, load_correction
+from nediff.data import Measurements, open_measurements
+from nediff.errors import NediffError
+from nediff.evaluation import evaluate_blind
+from nediff.evaluation.calibrate import (
+    calibrate,
+    conformalise,
+    corrected,
+    needed_stretch,
+    risk_controlling,
+)
+from nediff.evaluation.revealed import TAU, draw_pair, fit_correction, summarise_pairs
+from nediff.networks import Denoiser
+from nediff.problem import Problem, random_mask
+from nediff.restorer import Restorer
+from nediff.sampling import SamplerSettings
+from tests.command import nediff, succeeded
+from tests.test_evaluation import SIGMA, restorer
+
+FINE = SamplerSettings(steps=16, sigma_min_ratio=0.02)
+SIDE = 32
+SPREADS = (0.5 * SIGMA, 2 * SIGMA)
+"""Prior standard deviation of the left and of the right half of each image."""
+
+
+class TwoHalves(Denoiser):
+    """The MMSE denoiser of independent pixels N(0, (αs)²), s by halves, of images times α."""
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__()
+        s = torch.full((SIDE, SIDE), SPREADS[0])
+        s[:, SIDE // 2 :] = SPREADS[1]
+        self.variance = torch.nn.Parameter((alpha * s).square(), requires_grad=False)
+
+    def forward(self, y: Tensor, sigma: Tensor, operator: object = None) -> Tensor:
+        gain = self.variance / (self.variance + sigma.square()[:, None, None, None])
+        return gain * y
+
+
+def two_halves(alpha: float = 1.0, problem: Problem | None = None) -> Restorer:
+    bare = restorer(1.0)
+    made = Restorer(problem or bare.problem, TwoHalves(alpha), bare.config)
+    made.sampler = FINE
+    return made
+
+
+@pytest.fixture(scope="module")
+def halves() -> Measurements:
+    """Images whose left half is weak and whose right half is strong."""
+    scale = np.full((SIDE, SIDE), SPREADS[0])
+    scale[:, SIDE // 2 :] = SPREADS[1]
+    white = np.random.default_rng(0).normal(size=(60, SIDE, SIDE))
+    return open_measurements((scale * white).astype(np.float32), axes="NHW", range=(0, 1))
+
+
+def pairs_of(made: Restorer, noisy: Measurements, clean: Measurements | None, n: int = 8) -> list:
+    return [
+        draw_pair(
+            made,
+            torch.from_numpy(noisy.image(i)),
+            SIGMA,
+            n,
+            noisy.name(i),
+            0,
+            None if clean is None else made.problem.A(torch.from_numpy(clean.image(i))[None])[0],
+        )
+        for i in range(len(noisy))
+    ]
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.25, 4.0])
+def test_pairs_tell_a_spread_that_is_wrong(halves: Measurements, factor: float) -> None:
+    """The exact sampler of what pairs are drawn from, αx, widened or narrowed on purpose.
+
+    error²/variance is then 1/factor in every class, within four of its own standard errors
+    (and 2 % for the 16 steps of the sampler).
+    """
+    made = two_halves(1 / math.sqrt(1 + TAU**2))
+    made = corrected(made, Correction(factor, 0.0, FINE))
+    noisy = halves.simulate(SIGMA, 1)
+    found = summarise_pairs(pairs_of(made, noisy, halves), 8, SIGMA)
+    assert found.ratio == pytest.approx(1 / factor, abs=4 * found.ratio_error + 0.02 / factor)
+    for part in found.classes:
+        assert part.ratio == pytest.approx(1 / factor, abs=4 * part.ratio_error + 0.03 / factor)
+        assert part.ratio_error < 0.6 / factor  # and says something
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_pairs_are_unbiased_in_classes_for_any_denoiser(halves: Measurements, masked: bool) -> None:
+    """A prior that is quite wrong: by noisy values and by the truth the same, class by class."""
+    problem = Problem.denoising(SIGMA)
+    if masked:
+        problem = Problem.inpainting(random_mask(0.7, (SIDE, SIDE), 0), SIGMA)
+    made = two_halves(3.0, problem)
+    noisy = halves.simulate(SIGMA, 1, problem if masked else None)
+    found = summarise_pairs(pairs_of(made, noisy, halves), 8, SIGMA)
+    off = [(c.ratio - c.true_ratio) / c.ratio_error for c in [*found.classes, found]]
+    assert np.abs(off).max() < 4
+    assert abs(found.true_ratio - 1) > 0.05  # it is wrong, after all
+
+
+def test_a_factor_and_a_floor_are_found(halves: Measurements) -> None:
+    """Samples narrowed to a quarter of the variance everywhere, of which a part was lost."""
+    made = two_halves(1 / math.sqrt(1 + TAU**2))
+    narrow = corrected(made, Correction(0.25, 0.0, FINE))
+    noisy = halves.simulate(SIGMA, 1)
+    factor, floor = fit_correction(pairs_of(narrow, noisy, None), SIGMA)
+    # variances are 0.2 and 0.8 σ² before, a quarter after; the error of a class is 3 %
+    assert factor == pytest.approx(4.0, rel=0.15)
+    assert floor < 0.05
+    pairs = pairs_of(made, noisy, None)
+    lost = [type(p)(p.sorting, np.maximum(p.variance - 0.1 * SIGMA**2, 0), p.error) for p in pairs]
+    factor, floor = fit_correction(lost, SIGMA)
+    assert factor == pytest.approx(1.0, abs=0.15)
+    assert floor == pytest.approx(0.1, abs=0.05)
+
+
+def test_calibration_mends_what_it_finds(halves: Measurements) -> None:
+    """Both halves of the images; the report is of those that were not fitted."""
+    made = two_halves(1 / math.sqrt(1 + TAU**2))
+    made.denoiser.variance *= 0.5  # too sure of itself
+    noisy = halves.simulate(SIGMA, 1).select(range(40))
+    found = calibrate(made, noisy)
+    assert found.before.ratio > 1.15
+    assert found.after.ratio == pytest.approx(1.0, abs=4 * found.after.ratio_error + 0.03)
+    assert found.correction.factor > 1.1
+    assert found.before.images == found.after.images == len(noisy) // 2
+    seen = evaluate_blind(corrected(made, found.correction), noisy, samples=8).blind
+    unseen = evaluate_blind(made, noisy, samples=8).blind
+    assert seen.error2_over_variance < unseen.error2_over_variance
+
+
+def test_too_few_images_are_refused(halves: Measurements) -> None:
+    with pytest.raises(NediffError, match="at least 4 images"):
+        calibrate(two_halves(), halves.simulate(SIGMA, 1).select(range(3)))
+
+
+def test_a_correction_does_what_it_says() -> None:
+    """x̂ + √factor (x_k − x̂) + √floor σ ε: the variance of 4000 samples of each pixel, to 12 %."""
+    problem = Problem.denoising(SIGMA)
+    estimate = torch.full((1, 1, 4, 4), 0.5)
+    generator = torch.Generator().manual_seed(0)
+    samples = estimate + 0.1 * torch.randn((4000, 1, 1, 4, 4), generator=generator)
+    sigma = torch.full((1,), SIGMA)
+    out = Correction(0.25, 0.5).apply(samples, estimate, sigma, problem, [3])
+    expected = 0.25 * 0.1**2 + 0.5 * SIGMA**2
+    torch.testing.assert_close(
+        out.var(0), torch.full((1, 1, 4, 4), expected), rtol=0.12, atol=0.0
+    )  # five standard errors, √(2/4000) each
+    assert torch.equal(Correction().apply(samples, estimate, sigma, problem, [3]), samples)
+    masked = Problem.inpainting(torch.eye(4), SIGMA)
+    diagonal = Correction(1.0, 0.5).apply(samples, estimate, sigma, masked, [3]) - samples
+    assert bool((diagonal[..., ~torch.eye(4, dtype=torch.bool)] == 0).all())  # not measured
+
+
+def test_a_correction_is_for_the_sampler_it_was_found_for(halves: Measurements) -> None:
+    made, y = two_halves(), halves.simulate(SIGMA, 1).image(0)
+    right = corrected(made, Correction(4.0, 0.0, FINE))
+    assert not np.allclose(right.sample(y, 2), made.sample(y, 2))
+    other = SamplerSettings("euler", 12)
+    np.testing.assert_array_equal(
+        right.sample(y, 2, settings=other), made.sample(y, 2, settings=other)
+    )
+
+
+def test_stretch_by_hand() -> None:
+    truth, mean = np.array([1.0, -1.0, 0.0], np.float32), np.zeros(3, np.float32)
+    lower, upper = np.array([-2.0, -2.0, -1.0], np.float32), np.array([0.5, 1.0, 1.0], np.float32)
+    assert list(needed_stretch(truth, mean, lower, upper)) == [0.0, 0.5, 2.0]
+    ten = [np.arange(1.0, 11.0)] * 9  # shares outside λ: 1, 0.9, … at λ = 0, 1, …
+    # (9 (1 − λ/10) + 1)/10 ≤ 0.55 first at λ = 5
+    assert risk_controlling(ten, 0.55) == pytest.approx(5.0)
+    with pytest.raises(NediffError, match="at least 9 pairs of noisy and clean images, not 8"):
+        risk_controlling(ten[:8], 0.1)
+
+
+def test_conformal_intervals_hold_what_they_promise() -> None:
+    """Images of unequal difficulty, N = 9 to calibrate, 400 times: coverage of a tenth image.
+
+    The law: at least 1 − risk on average. Its standard error over 400 repetitions of images
+    whose coverage varies by some 0.15 is 0.008; at most 1/(N + 1) = 0.1 above.
+    """
+    rng, risk, covered = np.random.default_rng(0), 0.25, []
+    for _ in range(400):
+        hard = rng.lognormal(0, 0.7, size=(10, 1))
+        needed = np.sort(np.abs(rng.normal(size=(10, 64)) * hard), axis=1)
+        stretch = risk_controlling(list(needed[:9]), risk)
+        covered.append(np.mean(needed[9] <= stretch))
+    assert 1 - risk - 0.025 < np.mean(covered) < 1 - risk + 0.1 + 0.025
+
+
+def test_conformal_intervals_are_used(halves: Measurements) -> None:
+    made, noisy = two_halves(), halves.simulate(SIGMA, 1)
+    narrow = corrected(made, Correction(0.1, 0.0, FINE))
+    found = conformalise(narrow, noisy.select(range(20)), halves.select(range(20)))
+    assert found.stretch > 2  # √10, less what few pairs cost
+    right = corrected(made, Correction(0.1, 0.0, FINE, found))
+    held = []
+    for i in range(20, 60):
+        posterior = right.summarise(noisy.image(i))
+        assert posterior.conformal
+        inside = (posterior.lower <= halves.image(i)) & (halves.image(i) <= posterior.upper)
+        held.append(inside.mean())
+    assert np.mean(held) > posterior.coverage - 0.02  # 40,960 pixels
+    assert not right.summarise(noisy.image(0), n=8).conformal  # found for 16
+
+
+def test_a_correction_travels_with_the_run(tmp_path: Path) -> None:
+    conformal = Conformal(16, 0.88, 1.1, 20)
+    made = corrected(restorer(0.02), Correction(1.2, 0.01, FINE, conformal, {"a": 1}))
+    made.save(tmp_path)
+    assert load_correction(tmp_path) == made.correction
+    path = tmp_path / CALIBRATION_FILE
+    for broken in ("{", "[]", "{}", json.dumps({"factor": -1})):
+        path.write_text(broken)
+        with pytest.raises(NediffError, match="damaged"):
+            load_correction(tmp_path)
+
+
+# the command line
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run on noisy smooth fields, with their clean partners."""
+    from tests.test_baselines import smooth_fields
+
+    folder = tmp_path_factory.mktemp("calibrate")
+    clean = smooth_fields(12, 48, 0)
+    rng = np.random.default_rng(1)
+    noisy = clean + SIGMA * rng.normal(size=clean.shape).astype(np.float32)
+    np.save(folder / "clean.npy", clean)
+    np.save(folder / "noisy.npy", noisy)
+    options = ["--sigma", SIGMA, "--size", "tiny", "--steps", 30, "--batch", 2, "--crop", 24]
+    succeeded(
+        "train", folder / "noisy.npy", "--axes", "NHW", "--range", 0, 1, *options,
+        "--out", folder / "run",
+    )  # fmt: skip
+    return folder
+
+
+def test_the_command_says_what_it_changed(trained: Path) -> None:
+    data = (trained / "noisy.npy", "--axes", "NHW")
+    done = succeeded("calibrate", trained / "run", *data)
+    assert "before" in done.out
+    assert "samples deviate" in done.out
+    correction = load_correction(trained / "run")
+    assert correction is not None
+    assert correction.conformal is None
+    done = succeeded("calibrate", trained / "run", *data, "--clean", trained / "clean.npy")
+    assert "on average over images like these" in done.out
+    correction = load_correction(trained / "run")
+    assert correction is not None
+    assert correction.conformal is not None
+    assert correction.conformal.images == 12
+    done = succeeded("evaluate", trained / "run", *data, "--json", trained / "e.json")
+    assert "95 % confidence" in done.out
+    blind = json.loads((trained / "e.json").read_text())["blind"]
+    assert len(blind["pairs"]["classes"]) == 10
+    done = succeeded("evaluate", trained / "run", *data, "--clean", trained / "clean.npy")
+    assert "by the truth" in done.out
+
+
+def test_bad_input_is_a_sentence(trained: Path, tmp_path: Path) -> None:
+    outcome = nediff("calibrate", tmp_path, trained / "noisy.npy", "--axes", "NHW")
+    assert outcome.code == 2
+    assert "Traceback" not in outcome.err
+    few = tmp_path / "few.npy"
+    np.save(few, np.load(trained / "noisy.npy")[:2])
+    outcome = nediff("calibrate", trained / "run", few, "--axes", "NHW")
+    assert "at least 4 images" in outcome.err
