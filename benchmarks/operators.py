@@ -33,6 +33,7 @@ PROBLEMS: dict[str, tuple[str, ...]] = {
     "mri": ("supervised", "default", "filled", "ei"),
     "blur": ("supervised", "default", "unrolled", "ei"),
 }
+TITLES = {"inpainting": "Inpainting", "demosaicing": "Demosaicing", "mri": "MRI", "blur": "Blur"}
 OURS = ("default", "unrolled", "filled")
 """With the spread we learn for what was not measured; the others have none."""
 WORDS = {
@@ -225,7 +226,7 @@ def _table(name: str, pieces: list[dict[str, Any]]) -> list[str]:
     head = ["method", "steps", *sigmas, "SSIM", "unmeasured", "LPIPS", "FID-768", "agreement"]
     head += ["error²/variance"]
     images, minutes = pieces[0]["results"]["images"], pieces[0]["minutes"]
-    title = f"## {name.capitalize()} ({images} images, {minutes:g} minutes each)"
+    title = f"## {TITLES[name]} ({images} images, {minutes:g} minutes each)"
     first = pieces[0]["results"]["levels"]
     fill = ["(linear fill)", "", *(f"{v['psnr_noisy']:.2f}" for v in first), "", "", "", "", "", ""]
     rows = [head, ["---"] * len(head), fill, *(_row(p) for p in pieces)]

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.operators import PROBLEMS, SEED, SIGMA, WORK, open_images, problem_of
+from benchmarks.operators import PROBLEMS, SEED, SIGMA, TITLES, WORK, open_images, problem_of
 from nediff.experiments.pieces import provenance
 
 OUT = Path("docs/results/unmeasured")
@@ -147,7 +147,7 @@ def write_table() -> None:
         for method, result in piece["results"].items():
             found = [f"{result['coverage'][k][1]:.0%}" for k in shown]
             rows.append([WORDS[method], f"{result['error2_over_variance']:.2f}", *found])
-        lines += ["", f"## {name.capitalize()} ({piece['images']} images)", ""]
+        lines += ["", f"## {TITLES[name]} ({piece['images']} images)", ""]
         lines += ["| " + " | ".join(row) + " |" for row in rows]
     (OUT / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
