@@ -29,6 +29,7 @@ PEAKS = (10.0, 30.0, 200.0)
 WAYS = {"stabilised": "stabilised (GAT, exact unbiased inverse)", "gaussian": "Gaussian, mean σ"}
 WHITE, SIDE, TRAIN, TEST, SAMPLES = 255.0, 128, 200, 12, 8
 OUT = Path("docs/results/noise/signal_dependent")
+COMMAND = "NEDIFF_DATA=FOLDER python -m benchmarks.signal_dependent"
 Images = NDArray[np.float64]
 
 
@@ -138,7 +139,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         [
             "# Photon noise: stabilised or treated as Gaussian",
             "",
-            "    NEDIFF_DATA=FOLDER python -m benchmarks.signal_dependent",
+            f"    {COMMAND} --steps {rows[0]['steps']}",
             "",
             *lines,
             "",
