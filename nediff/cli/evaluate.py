@@ -92,7 +92,7 @@ def _measure(restorer: Restorer, request: EvaluateRequest) -> Evaluation:
     clean = trimmed(noisy, clean, restorer.problem)
     with counting("evaluating") as report:
         return evaluate_with_truth(
-            restorer, noisy, clean, request.samples, lower, request.seed, report
+            restorer, noisy, clean, request.samples, lower, request.seed, report, pairs=True
         )
 
 

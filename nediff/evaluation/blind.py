@@ -63,10 +63,11 @@ class BlindScores:
         sigma: float,
         drawn: Image | None,
         clean: Image | None = None,
+        pairs: bool = False,
     ) -> None:
         """A measurement (C, h, w) with noise ``sigma``, and samples drawn from it (n, C, H, W).
 
-        If there are at least four of them, as many are drawn from a recorrupted pair, which is
+        With ``pairs``, as many are drawn from a recorrupted pair, if there are at least four, and
         judged by the ``clean`` image as well where that is known.
         """
         stored = torch.from_numpy(image)
@@ -75,6 +76,8 @@ class BlindScores:
         if drawn is None or len(drawn) < LEAST_SAMPLES:
             return
         self._add_samples(y, problem, sigma, torch.from_numpy(drawn).to(y.device))
+        if not pairs:
+            return
         truth = None
         if clean is not None:
             x = problem.operator.as_image(torch.from_numpy(clean)[None].to(y.device))
@@ -111,11 +114,14 @@ class BlindScores:
         differences = [math.sqrt(d / error) for d in self._differences]
         equivariance = list(zip(CONTRASTS, differences, strict=True))
         blind = Blind(sure.psnr, sure.interval, sure.predicted_psnr, equivariance)
-        if not self._pairs:
+        if self.samples < LEAST_SAMPLES:
             return blind
+        found = None
+        if self._pairs:
+            found = summarise_pairs(self._pairs, self.samples, self.restorer.problem.sigma)
         return replace(
             blind,
             error2_over_variance=sure.error / self._variance if self._variance else math.inf,
             consistency=self._misfit / sure.values,
-            pairs=summarise_pairs(self._pairs, self.samples, self.restorer.problem.sigma),
+            pairs=found,
         )

@@ -79,9 +79,11 @@ def evaluate_with_truth(
     seed: int = 0,
     progress: Progress | None = None,
     keep: Keep | None = None,
+    pairs: bool = False,
 ) -> Evaluation:
     """PSNR, SSIM and calibration against ``clean``, which lists the same images in order.
 
+    With ``pairs``, samples are judged by noisy measurements as well, which takes as many again.
     ``lower_levels`` are noise levels below σ_n, at which the clean images are corrupted anew.
     Where the noisy images have levels of their own, σ_n in the result is their root mean square.
     """
@@ -101,7 +103,7 @@ def evaluate_with_truth(
                 estimate = restorer.restore(y_level, level)
             scores[level].append(view.score(y_level, estimate))
         drawn = _drawn(restorer, y, own, samples, derive_key("evaluate", seed, noisy.name(i)))
-        blind.add(y, noisy.name(i), own, drawn, clean.image(i))
+        blind.add(y, noisy.name(i), own, drawn, clean.image(i), pairs)
         if spreads is not None and drawn is not None:
             spreads.add(view, y, drawn, estimate)
             if keep is not None:
@@ -129,7 +131,7 @@ def evaluate_blind(
         y, name = noisy.image(i), noisy.name(i)
         own = noisy.sigma_of(i, restorer.problem.sigma)
         drawn = _drawn(restorer, y, own, samples, derive_key("evaluate", seed, name))
-        blind.add(y, name, own, drawn)
+        blind.add(y, name, own, drawn, pairs=True)
         if progress is not None:
             progress(i + 1, len(noisy))
     found = blind.result()
