@@ -254,7 +254,16 @@ def test_evaluate_without_truth(run: Path, tmp_path: Path) -> None:
     assert figures["spread"] is None
     assert figures["images"] == 4
     assert figures["blind"]["estimated_psnr"] > -20 * np.log10(config_of(run)["data"]["sigma"])
-    assert printed.count("\n") == 1  # one line, whatever its length
+    low, high = figures["blind"]["interval"]
+    assert low < figures["blind"]["estimated_psnr"] < high
+    lines = printed.splitlines()
+    # sentences are one line each, whatever their length
+    assert lines[0].startswith("without truth")
+    assert lines[0].endswith("by the network itself")
+    assert sum("by SURE (1 is right" in line for line in lines) == 1
+    assert figures["consistency"] == figures["blind"]["consistency"] > 0
+    assert len(figures["blind"]["pairs"]["classes"]) == 10
+    assert figures["blind"]["pairs"]["true_ratio"] is None
 
 
 # --- the package --------------------------------------------------------------------------------
