@@ -294,10 +294,10 @@ def evaluate(
 @app.command()
 def calibrate(
     run: Annotated[Path, typer.Argument(help="A run folder made by `nediff train`.")],
-    images: Annotated[str, typer.Argument(help="Noisy images; those it was trained on will do.")],
+    images: Annotated[str, typer.Argument(help="Noisy images that it was not trained on.")],
     clean: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(help="The same without noise, if you have some: intervals with a guarantee."),
+        typer.Option(help="The same without noise, if you have some: intervals checked by it."),
     ] = None,
     sigma: SigmaOption = None,
     units: UnitsOption = UnitsName.fraction,
