@@ -58,6 +58,16 @@ class Posterior(Generic[Array]):
     """Whether that was made sure of with clean images (`nediff calibrate --clean`)."""
 
 
+def left_out(n: int) -> int:
+    """The interval of n samples goes from the k-th lowest to the k-th highest: k."""
+    return 2 if n >= 4 else 1
+
+
+def promised_coverage(n: int) -> float:
+    """How likely the truth, just one more sample if all is right, is in the interval of n."""
+    return (n + 1 - 2 * left_out(n)) / (n + 1)
+
+
 class Restorer:
     """problem + denoiser + how it was trained.
 
@@ -162,7 +172,7 @@ class Restorer:
         if data_units:
             mapped = self.range.from_unit(samples.cpu().numpy())
             samples = torch.from_numpy(mapped).to(samples)
-        k = 2 if n >= 4 else 1
+        k = left_out(n)
         mean, ordered = samples.mean(0), samples.sort(dim=0).values
         stretch = self._stretch(n, sigma)
         return Posterior(
@@ -170,7 +180,7 @@ class Restorer:
             sd=_like(y, samples.std(0)),
             lower=_like(y, mean + (stretch or 1.0) * (ordered[k - 1] - mean)),
             upper=_like(y, mean + (stretch or 1.0) * (ordered[n - k] - mean)),
-            coverage=(n + 1 - 2 * k) / (n + 1),
+            coverage=promised_coverage(n),
             conformal=stretch is not None,
         )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +18,22 @@ from nediff.data import Measurements, open_measurements
 from nediff.errors import NediffError
 from nediff.evaluation import evaluate_blind
 from nediff.evaluation.calibrate import (
+    MOST_PARTS,
     calibrate,
     conformalise,
     corrected,
     needed_stretch,
     risk_controlling,
+    split_in_half,
 )
-from nediff.evaluation.revealed import TAU, draw_pair, fit_correction, summarise_pairs
+from nediff.evaluation.revealed import (
+    TAU,
+    Pair,
+    draw_pair,
+    fit_correction,
+    summarise_pairs,
+    together,
+)
 from nediff.networks import Denoiser
 from nediff.problem import Problem, random_mask
 from nediff.restorer import Restorer
@@ -143,6 +154,44 @@ def test_calibration_mends_what_it_finds(halves: Measurements) -> None:
     assert seen.error2_over_variance < unseen.error2_over_variance
 
 
+def test_no_image_is_on_both_sides() -> None:
+    """Large images are cut into parts; those of one image all fit or all judge."""
+    pixels = np.random.default_rng(0).random((5, 200, 300), np.float32)
+    large = open_measurements(pixels, axes="NHW", range=(0, 1))
+    parts = [
+        replace(w, top=top, left=left, height=100, width=75)
+        for w in large.windows
+        for top in (0, 100)
+        for left in (0, 75, 150, 225)
+    ]
+    fitting, judging = split_in_half(parts, seed=0)
+    names = [{part.source_name for part in half} for half in (fitting, judging)]
+    assert names[0].isdisjoint(names[1])
+    assert len(fitting) + len(judging) == len(parts)
+    upper, lower = split_in_half(parts[:8], seed=0)  # of a single image
+    assert {part.top for part in upper} == {0}
+    assert {part.top for part in lower} == {100}
+    many = [replace(part, left=left) for part in parts for left in range(20)]
+    assert [len(half) for half in split_in_half(many, 0)] == [MOST_PARTS // 2] * 2
+
+
+def test_chance_is_from_image_to_image() -> None:
+    """Parts of an image that share their error: taken for independent, they would hide it.
+
+    Each image has 16 parts and an error of its own, so the standard error over images is four
+    times that over parts.
+    """
+    rng = np.random.default_rng(0)
+    image_error = rng.exponential(size=40)
+    ones = np.ones(8)
+    parts = [[Pair(ones, ones, e * ones) for _ in range(16)] for e in image_error]
+    apart = summarise_pairs([part for image in parts for part in image], 6, 1.0)
+    joined = summarise_pairs([together(image) for image in parts], 6, 1.0)
+    assert joined.ratio == pytest.approx(apart.ratio)
+    assert joined.ratio_error == pytest.approx(4 * apart.ratio_error, rel=0.05)
+    assert joined.ratio_error == pytest.approx(image_error.std(ddof=1) / 40**0.5, rel=1e-6)
+
+
 def test_too_few_images_are_refused(halves: Measurements) -> None:
     with pytest.raises(NediffError, match="at least 4 images"):
         calibrate(two_halves(), halves.simulate(SIGMA, 1).select(range(3)))
@@ -239,7 +288,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.test_baselines import smooth_fields
 
     folder = tmp_path_factory.mktemp("calibrate")
-    clean = smooth_fields(12, 48, 0)
+    clean = smooth_fields(20, 48, 0)
     rng = np.random.default_rng(1)
     noisy = clean + SIGMA * rng.normal(size=clean.shape).astype(np.float32)
     np.save(folder / "clean.npy", clean)
@@ -265,7 +314,7 @@ def test_the_command_says_what_it_changed(trained: Path) -> None:
     correction = load_correction(trained / "run")
     assert correction is not None
     assert correction.conformal is not None
-    assert correction.conformal.images == 12
+    assert correction.conformal.images == 10  # the other half was fitted
     done = succeeded("evaluate", trained / "run", *data, "--json", trained / "e.json")
     assert "95 % confidence" in done.out
     blind = json.loads((trained / "e.json").read_text())["blind"]
@@ -282,3 +331,15 @@ def test_bad_input_is_a_sentence(trained: Path, tmp_path: Path) -> None:
     np.save(few, np.load(trained / "noisy.npy")[:2])
     outcome = nediff("calibrate", trained / "run", few, "--axes", "NHW")
     assert "at least 4 images" in outcome.err
+
+
+def test_too_few_clean_images_change_nothing(trained: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(trained / "run", tmp_path / "run")
+    (run / CALIBRATION_FILE).unlink(missing_ok=True)
+    for name in ("noisy", "clean"):
+        np.save(tmp_path / f"{name}.npy", np.load(trained / f"{name}.npy")[:6])
+    noisy, clean = (tmp_path / f"{name}.npy" for name in ("noisy", "clean"))
+    outcome = nediff("calibrate", run, noisy, "--axes", "NHW", "--clean", clean)
+    assert outcome.code == 2
+    assert "at least 8 pairs, not 6" in outcome.err
+    assert not (run / CALIBRATION_FILE).exists()

@@ -9,9 +9,10 @@ from nediff.cli.console import counting, results, say
 from nediff.cli.evaluate import needed_level, open_for, print_pairs, refuse_mismatch, trimmed
 from nediff.cli.inputs import refuse_misfits
 from nediff.cli.levels import Level, with_levels
-from nediff.correction import CALIBRATION_FILE, Correction, save_correction
+from nediff.correction import CALIBRATION_FILE, Conformal, Correction, save_correction
 from nediff.data import Measurements, Units
-from nediff.evaluation.calibrate import calibrate, conformalise, corrected
+from nediff.errors import NediffError
+from nediff.evaluation.calibrate import calibrate, conformalise, corrected, fewest_pairs
 from nediff.restorer import Restorer
 
 
@@ -38,12 +39,26 @@ def run_calibrate(request: CalibrateRequest) -> None:
     print_pairs(found.before, "before, on the other half of the images:")
     print_pairs(found.after, "after:")
     if clean is not None:
-        with counting("comparing with clean images") as report:
-            right = corrected(restorer, correction)
-            conformal = conformalise(right, noisy, clean, request.seed, report)
+        right = corrected(restorer, correction)
+        conformal = _conformal(right, noisy, clean, found.fitted, request.seed)
         correction = replace(correction, conformal=conformal)
     save_correction(request.run, correction)
     _say(correction, restorer, request.run)
+
+
+def _conformal(
+    restorer: Restorer, noisy: Measurements, clean: Measurements, fitted: frozenset[str], seed: int
+) -> Conformal:
+    """By the images that were not fitted: only those are like new ones."""
+    new = [i for i, w in enumerate(noisy.windows) if w.source_name not in fitted]
+    least = fewest_pairs()
+    if len(new) < least:
+        raise NediffError(
+            f"Intervals checked by clean images need at least {2 * least} pairs, not {len(noisy)}: "
+            "half of them are used up by finding the correction. Nothing was changed."
+        )
+    with counting("comparing with clean images") as report:
+        return conformalise(restorer, noisy.select(new), clean.select(new), seed, report)
 
 
 def _opened(

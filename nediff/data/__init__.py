@@ -5,7 +5,7 @@ from __future__ import annotations
 from nediff.data.atomic import atomic_path
 from nediff.data.files import ImageFile
 from nediff.data.measured import scan_measured
-from nediff.data.measurements import Measurements, open_measurements
+from nediff.data.measurements import Measurements, Window, open_measurements
 from nediff.data.plain import read_plain
 from nediff.data.ranges import IntensityRange, choose_range
 from nediff.data.scan import Scan, check_channels, scan
@@ -26,6 +26,7 @@ __all__ = [
     "Sigmas",
     "StabilisedRange",
     "Units",
+    "Window",
     "atomic_path",
     "check_channels",
     "check_sigma",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from nediff.correction import Conformal, Correction
-from nediff.data import Measurements
+from nediff.data import Measurements, Window
 from nediff.errors import NediffError
 from nediff.evaluation.revealed import (
     Pair,
@@ -18,20 +19,23 @@ from nediff.evaluation.revealed import (
     draw_pair,
     fit_correction,
     summarise_pairs,
+    together,
 )
 from nediff.randomness import derive_key
-from nediff.restorer import Restorer
+from nediff.restorer import Restorer, promised_coverage
 
 Progress = Callable[[int, int], None]
 Values = NDArray[np.float64]
 
 SAMPLES = 6
 """Of each image: the chance in an error estimate is that of the noise, not of few samples."""
-MOST_IMAGES = 256
-"""Half of them to fit, half to report on …"""
+MOST_PARTS = 256
+"""Half of them to fit, half to report on; a part is an image or …"""
 MOST_PIXELS = 96
-"""… and cut to this side where an image can be cut."""
+"""… where it can be cut, a piece of it, of at most this side."""
+FEWEST_PARTS = 4
 FEWEST_IMAGES = 4
+"""In each half; with fewer, standard errors are from part to part."""
 CONFORMAL_SAMPLES = 16
 """As `Restorer.summarise` draws unless told otherwise."""
 
@@ -43,6 +47,8 @@ class Calibrated:
     correction: Correction
     before: Revealed
     after: Revealed
+    fitted: frozenset[str]
+    """Names of the images that were fitted, none of which was judged (unless there is but one)."""
 
 
 def uncorrected(restorer: Restorer) -> Restorer:
@@ -67,48 +73,79 @@ def calibrate(
     Every other image is fitted, the others judge. Needs no truth, and says nothing of what was
     not measured.
     """
-    views = _views(noisy, restorer, seed)
-    if len(views) < FEWEST_IMAGES:
+    fitting, judging = split_in_half(_parts_of(noisy, restorer), seed)
+    if len(fitting) + len(judging) < FEWEST_PARTS:
         raise NediffError(
-            f"Calibration needs at least {FEWEST_IMAGES} images (or parts of "
-            f"{MOST_PIXELS} × {MOST_PIXELS} pixels), not {len(views)}."
+            f"Calibration needs at least {FEWEST_PARTS} images (or parts of "
+            f"{MOST_PIXELS} × {MOST_PIXELS} pixels), not {len(fitting) + len(judging)}."
         )
-    fitting, judging = range(0, len(views), 2), range(1, len(views), 2)
     total, bare = len(fitting) + 2 * len(judging), uncorrected(restorer)
     sigma = restorer.problem.sigma
 
-    def pairs(of: Restorer, which: Sequence[int], done: int) -> list[Pair]:
-        found = []
-        for k, i in enumerate(which):
-            y, level = torch.from_numpy(views.image(i)), views.sigma_of(i, sigma)
-            found.append(draw_pair(of, y, level, SAMPLES, views.name(i), seed))
+    def pairs(of: Restorer, windows: Sequence[Window], done: int) -> list[Pair]:
+        parts, found = noisy.with_windows(windows), []
+        for i in range(len(parts)):
+            y, level = torch.from_numpy(parts.image(i)), parts.sigma_of(i, sigma)
+            found.append(draw_pair(of, y, level, SAMPLES, parts.name(i), seed))
             if progress is not None:
-                progress(done + k + 1, total)
-        return found
+                progress(done + i + 1, total)
+        return _by_image(found, windows)
 
     factor, floor = fit_correction(pairs(bare, fitting, 0), sigma)
     correction = Correction(factor, floor, restorer.sampler)
-    before = pairs(bare, judging, len(fitting))
-    after = pairs(corrected(restorer, correction), judging, len(fitting) + len(judging))
-    reports = [summarise_pairs(part, SAMPLES, sigma) for part in (before, after)]
-    figures = {"fitted_images": len(fitting), "before": asdict(reports[0])}
-    correction = replace(correction, found=figures | {"after": asdict(reports[1])})
-    return Calibrated(correction, *reports)
+    judged = pairs(bare, judging, len(fitting))
+    judged_again = pairs(corrected(restorer, correction), judging, len(fitting) + len(judging))
+    before, after = (summarise_pairs(part, SAMPLES, sigma) for part in (judged, judged_again))
+    fitted = frozenset(window.source_name for window in fitting)
+    figures = {"fitted_images": len(fitted), "before": asdict(before)}
+    correction = replace(correction, found=figures | {"after": asdict(after)})
+    return Calibrated(correction, before, after, fitted)
 
 
-def _views(noisy: Measurements, restorer: Restorer, seed: int) -> Measurements:
-    """Some images, or some of their parts where any part is a measurement of its own."""
+def split_in_half(parts: Sequence[Window], seed: int) -> tuple[list[Window], list[Window]]:
+    """Some parts to fit and some to judge, at most `MOST_PARTS` in all, of different images.
+
+    Parts of one image are alike, so no image is in both halves. Of a single image, the upper
+    half is fitted and the lower one judges.
+    """
     rng = np.random.default_rng(derive_key("calibrate", seed))
-    windows = list(noisy.windows)
-    if restorer.problem.kind == "denoising":
-        windows = [
-            replace(w, top=w.top + top, left=w.left + left, height=h, width=x)
-            for w in windows
-            for top, h in _parts(w.height)
-            for left, x in _parts(w.width)
-        ]
-    chosen = rng.permutation(len(windows))[:MOST_IMAGES]
-    return noisy.with_windows([windows[i] for i in chosen])
+    images = sorted({part.source_name for part in parts})
+    halves: tuple[list[Window], list[Window]] = ([], [])
+    if len(images) == 1:
+        in_order = sorted(parts, key=lambda part: (part.top, part.left))
+        middle = len(in_order) // 2
+        halves = in_order[:middle], in_order[middle:]
+    else:
+        half_of = {images[i]: k % 2 for k, i in enumerate(rng.permutation(len(images)))}
+        for part in parts:
+            halves[half_of[part.source_name]].append(part)
+    fitting, judging = ([h[i] for i in rng.permutation(len(h))[: MOST_PARTS // 2]] for h in halves)
+    return fitting, judging
+
+
+def _by_image(pairs: Sequence[Pair], windows: Sequence[Window]) -> list[Pair]:
+    """The values of all parts of an image together, so that chance is that from image to image.
+
+    Of few images one could not tell; there parts are taken for independent.
+    """
+    of: dict[str, list[Pair]] = {}
+    for pair, window in zip(pairs, windows, strict=True):
+        of.setdefault(window.source_name, []).append(pair)
+    if len(of) < FEWEST_IMAGES:
+        return list(pairs)
+    return [together(parts) for parts in of.values()]
+
+
+def _parts_of(noisy: Measurements, restorer: Restorer) -> list[Window]:
+    """The images, or their parts where any part is a measurement of its own."""
+    if restorer.problem.kind != "denoising":
+        return list(noisy.windows)
+    return [
+        replace(w, top=w.top + top, left=w.left + left, height=h, width=x)
+        for w in noisy.windows
+        for top, h in _parts(w.height)
+        for left, x in _parts(w.width)
+    ]
 
 
 def _parts(size: int) -> list[tuple[int, int]]:
@@ -130,6 +167,7 @@ def conformalise(
     Conformal risk control (Angelopoulos et al. 2022): with L_i(λ) the share of the pixels of
     image i outside its interval stretched by λ, the least λ with (Σ L_i(λ) + 1)/(N + 1) ≤ 1 − c
     keeps the expected share of a new image, exchangeable with these N, at c or more: whatever N.
+    ``restorer`` must know nothing of these images: neither trained nor corrected by them.
     """
     needed, n = [], CONFORMAL_SAMPLES
     for i in range(len(noisy)):
@@ -140,7 +178,7 @@ def conformalise(
         )
         if progress is not None:
             progress(i + 1, len(noisy))
-    promised = posterior.coverage
+    promised = promised_coverage(n)
     stretch = risk_controlling(needed, 1 - promised)
     return Conformal(n, promised, stretch, len(noisy))
 
@@ -157,13 +195,18 @@ def needed_stretch(
     return np.sort((np.abs(off) / np.maximum(side, 1e-12)).ravel())
 
 
+def fewest_pairs(risk: float = 1 - promised_coverage(CONFORMAL_SAMPLES)) -> int:
+    """The least N with 1/(N + 1) ≤ risk: fewer images can promise nothing."""
+    return math.ceil(1 / risk - 1e-9) - 1
+
+
 def risk_controlling(needed: Sequence[Values], risk: float) -> float:
     """The least λ with (Σ L_i(λ) + 1)/(N + 1) ≤ risk, L_i the share of needed_i above λ."""
     count = len(needed)
-    if 1 / (count + 1) > risk:
+    if count < fewest_pairs(risk):
         raise NediffError(
             f"Intervals for {1 - risk:.0%} of the true values need at least "
-            f"{int(np.ceil(1 / risk)) - 1} pairs of noisy and clean images, not {count}."
+            f"{fewest_pairs(risk)} pairs of noisy and clean images, not {count}."
         )
 
     def allowed(stretch: float) -> bool:

@@ -49,6 +49,17 @@ class Pair:
     """The same by the truth, where it is known."""
 
 
+def together(pairs: Sequence[Pair]) -> Pair:
+    """The values of several parts as those of one image."""
+    truths = [pair.true_error for pair in pairs if pair.true_error is not None]
+    return Pair(
+        np.concatenate([pair.sorting for pair in pairs]),
+        np.concatenate([pair.variance for pair in pairs]),
+        np.concatenate([pair.error for pair in pairs]),
+        np.concatenate(truths) if truths else None,
+    )
+
+
 @dataclass(frozen=True)
 class SpreadClass:
     """Values of about the same predicted variance."""
