@@ -52,12 +52,12 @@ def learned_samples(restorer: Any, y: Any, seed: int) -> Any:
 
 def bootstrap(restorer: Any, y: Any, seed: int) -> Any:
     estimate = restorer.restore(y)
-    return _moved_and_back(restorer, y, np.repeat(estimate[None], SAMPLES, axis=0), estimate, seed)
+    return moved_and_back(restorer, y, np.repeat(estimate[None], SAMPLES, axis=0), estimate, seed)
 
 
 def bootstrap_of_samples(restorer: Any, y: Any, seed: int) -> Any:
     drawn = plain_samples(restorer, y, seed)
-    return _moved_and_back(restorer, y, drawn, restorer.restore(y), seed)
+    return moved_and_back(restorer, y, drawn, restorer.restore(y), seed)
 
 
 CANDIDATES: dict[str, Callable[[Any, Any, int], Any]] = {
@@ -68,7 +68,9 @@ CANDIDATES: dict[str, Callable[[Any, Any, int], Any]] = {
 }
 
 
-def _moved_and_back(restorer: Any, y: Any, images: Any, estimate: Any, seed: int) -> Any:
+def moved_and_back(
+    restorer: Any, y: Any, images: Any, estimate: Any, seed: int, sigma: float = SIGMA
+) -> Any:
     """x̂ + T⁻¹ D(A T x + σ η) − x for each x of ``images`` and a T of its own."""
     import torch
 
@@ -84,9 +86,9 @@ def _moved_and_back(restorer: Any, y: Any, images: Any, estimate: Any, seed: int
         moved = turn(x.roll(by, (-2, -1)), k)[None]
         clear = problem.A(moved)
         noise = torch.from_numpy(rng.standard_normal(clear.shape, dtype=np.float32))
-        again = clear + SIGMA * problem.mask_noise(noise)
+        again = clear + sigma * problem.mask_noise(noise)
         with torch.no_grad():
-            restored = restorer.denoiser(again, torch.tensor([SIGMA]), problem.operator)[0]
+            restored = restorer.denoiser(again, torch.tensor([sigma]), problem.operator)[0]
         straight = torch.rot90(restored.flip(-1) if k >= 4 else restored, -(k % 4), (-2, -1))
         back = straight.roll([-b for b in by], (-2, -1))
         out.append(estimate + (back - x).numpy())

@@ -110,7 +110,7 @@ def draw_pair(
     drawn = torch.stack([problem.A(sample[None])[0] for sample in samples])
     chosen = _some_values(problem, whole, seed, name)
     floor = (alpha * sigma) ** 2 * (1 + 1 / TAU**2)
-    return _judge(
+    return judge(
         drawn.flatten(1)[:, chosen].double().cpu().numpy() / alpha,
         second.flatten()[chosen].double().cpu().numpy() / alpha,
         floor / alpha**2,
@@ -132,7 +132,7 @@ def _some_values(problem: Problem, y: Tensor, seed: int, name: str) -> Tensor:
     return there[torch.randperm(len(there), generator=generator)[:MOST_VALUES].to(there.device)]
 
 
-def _judge(samples: Values, target: Values, noise: float, truth: Values | None) -> Pair:
+def judge(samples: Values, target: Values, noise: float, truth: Values | None) -> Pair:
     """Samples (n, m) against an unbiased target (m,) that has noise of variance ``noise``.
 
     The mean of k samples errs by their variance/k more than the mean of all there could be,
