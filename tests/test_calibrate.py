@@ -27,8 +27,12 @@ from nediff.evaluation.calibrate import (
     split_in_half,
 )
 from nediff.evaluation.revealed import (
+    CLASSES,
     TAU,
     Pair,
+    _edges,
+    _fitted,
+    _sums,
     draw_pair,
     fit_correction,
     summarise_pairs,
@@ -137,6 +141,22 @@ def test_a_factor_and_a_floor_are_found(halves: Measurements) -> None:
     factor, floor = fit_correction(lost, SIGMA)
     assert factor == pytest.approx(1.0, abs=0.15)
     assert floor == pytest.approx(0.1, abs=0.05)
+
+
+def test_what_chance_explains_is_left_alone(halves: Measurements) -> None:
+    """The exact sampler, and six images at a time: the correction that least squares finds there
+    is chance. Over ten draws the one that is made is nearer to none than half of it."""
+    made = two_halves(1 / math.sqrt(1 + TAU**2))
+    pairs = pairs_of(made, halves.simulate(SIGMA, 1), None)
+    made_sizes, found_sizes = [], []
+    for k in range(10):
+        few = pairs[6 * k : 6 * k + 6]
+        factor, floor = fit_correction(few, SIGMA)
+        made_sizes.append(abs(factor - 1) + floor)
+        edges = _edges(few, 2 * CLASSES)
+        free, free_floor = _fitted(np.stack([_sums(pair, edges) for pair in few]), SIGMA)
+        found_sizes.append(abs(free - 1) + free_floor)
+    assert np.mean(made_sizes) < 0.5 * np.mean(found_sizes)
 
 
 def test_calibration_mends_what_it_finds(halves: Measurements) -> None:

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nediff.errors import NediffError
 from nediff.problem import Problem
 from nediff.randomness import Draws, derive_key
 from nediff.restorer import Restorer
@@ -196,10 +197,27 @@ def fit_correction(pairs: Sequence[Pair], sigma: float) -> tuple[float, float]:
 
     Least squares over classes of predicted variance, by their standard errors. Within a class
     the variances are means over many values, so that the chance in single ones (a variance of
-    few samples is itself uncertain) does not flatten the slope.
+    few samples is itself uncertain) does not flatten the slope. What chance could explain is
+    left as it is: θ = (factor − 1, floor) with covariance C (jackknife over images) is
+    multiplied by max(0, 1 − 2/θᵀC⁻¹θ), its length in standard errors being √2 by chance alone.
     """
     edges = _edges(pairs, 2 * CLASSES)
     sums = np.stack([_sums(pair, edges) for pair in pairs])  # (images, 4, classes)
+    found = _fitted(sums, sigma)
+    groups = np.arange(len(sums)) % min(len(sums), JACKKNIFE)
+    if groups.max() == 0:
+        raise NediffError("A correction needs at least two images (or parts) to be fitted.")
+    others = np.stack([_fitted(sums[groups != k], sigma) for k in range(groups.max() + 1)])
+    off = others - others.mean(0)
+    covariance = (len(others) - 1) / len(others) * off.T @ off + 1e-12 * np.eye(2)
+    needed = found - (1.0, 0.0)
+    surprise = float(needed @ np.linalg.solve(covariance, needed))
+    factor, floor = (1.0, 0.0) + max(0.0, 1 - 2 / max(surprise, 1e-12)) * needed
+    return float(factor), float(floor)
+
+
+def _fitted(sums: Values, sigma: float) -> Values:
+    """The same from sums (images, 4, classes), chance or not."""
     count, variance, error, _ = sums.sum(0)
     off = sums[:, 2] - error / variance * sums[:, 1]
     chance = np.sqrt(np.square(off).sum(0)) / count
@@ -208,10 +226,11 @@ def fit_correction(pairs: Sequence[Pair], sigma: float) -> tuple[float, float]:
     factor, floor = _line(v, e, weight)
     if floor < 0:
         factor, floor = (weight * v * e).sum() / (weight * v * v).sum(), 0.0
-    low, high = FACTORS
-    return float(np.clip(factor, low, high)), float(floor / sigma**2)
+    return np.array([np.clip(factor, *FACTORS), floor / sigma**2])
 
 
+JACKKNIFE = 20
+"""Groups of images, at most."""
 RELATIVE = 0.03
 """No class is trusted to be described better than this."""
 FACTORS = (0.05, 20.0)
