@@ -48,8 +48,10 @@ class SigmaConfig(_Strict):
     """By the user, from flat blocks (`--sigma auto`), or with a network (`--sigma learn`)."""
     error: float | None = Field(default=None, ge=0)
     """Its standard error, with what is not known of the images' texture."""
+    unsure: float | None = None
+    """√η of UNSURE's multipliers (unsure.py) …"""
     bound: float | None = None
-    """√η of UNSURE, which σ cannot exceed (unsure.py)."""
+    """… and what they tend to by the score that was learned, which σ does not exceed."""
     channels: tuple[float, ...] = ()
     """σ of each channel."""
     neighbours: tuple[float, float] | None = None

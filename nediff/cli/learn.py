@@ -112,8 +112,8 @@ def _run_with_bar(learner: NoiseLearner, out: Path) -> None:
     with handling(stopper.handle), bar() as progress:
         task = progress.add_task("learning the noise", total=learner.plan.steps, note="")
 
-        def report(step: int, steps: int, bound: float) -> None:
-            progress.update(task, completed=step, total=steps, note=f"σ at most {bound:.4g}")
+        def report(step: int, steps: int, unsure: float) -> None:
+            progress.update(task, completed=step, total=steps, note=f"UNSURE: σ ≈ {unsure:.4g}")
 
         finished = learner.run(report, stopper, out)
     if not finished:
@@ -126,7 +126,7 @@ def _say_found(found: LearnedNoise) -> None:
     sigma = found.sigma
     say(
         f"noise learned from the data: σ = {sigma.value:.4g} ± {sigma.total_error:.2g} of the "
-        f"range (UNSURE, with all of the images alike: at most {found.bound:.4g})"
+        f"range (by all places alike, flat or not, only known to be at most {found.bound:.4g})"
     )
     if found.whiteness is None:
         say(

@@ -114,6 +114,15 @@ def scored_sigma(blocks: ScoredBlocks, lowest: float = 4.0) -> Estimate:
     return as_sigma(widest_agreeing(lambda share: scored_spectrum(blocks, lowest, share)))
 
 
+def overall_bound(blocks: ScoredBlocks) -> float:
+    """√ of the bound with all details of all blocks alike: σ cannot exceed it, but for chance."""
+    y, g = (table.astype(np.float64).ravel() for table in (blocks.pixels, blocks.residual))
+    slope = blocks.slope[:, 1:].mean(dtype=np.float64)  # without the means, which are zero
+    count = float(blocks.slope[:, 1:].size)
+    sums = np.array([y @ y, y @ g, g @ g, slope * count])
+    return float(np.sqrt(least_bound(sums[:, None], np.array([count]))[0]))
+
+
 def scored_channels(blocks: ScoredBlocks) -> Variation:
     """σ of each channel, and whether it is the same in all."""
     present = np.unique(blocks.channel)
@@ -161,6 +170,11 @@ def bounded_sigma(pixels: ScoredPixels) -> Estimate:
     few, error = _bound_of(pixels, FLAT_PIXELS)
     more, _ = _bound_of(pixels, 4 * FLAT_PIXELS)
     return as_sigma(Estimate(few, error, abs(more - few)))
+
+
+def overall_pixel_bound(pixels: ScoredPixels) -> float:
+    """√ of the bound with all pixels alike."""
+    return float(np.sqrt(_bound_of(pixels, 1.0)[0]))
 
 
 def bounded_channels(pixels: ScoredPixels) -> Variation:

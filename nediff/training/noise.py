@@ -27,6 +27,8 @@ from nediff.noise import Estimate, Variation, Whiteness, estimate_level
 from nediff.noise.scored import (
     bounded_channels,
     bounded_sigma,
+    overall_bound,
+    overall_pixel_bound,
     scored_channels,
     scored_sigma,
     scored_whiteness,
@@ -55,7 +57,7 @@ AVERAGED = 0.75
 SAVE_EVERY = 50
 
 Report = Callable[[int, int, float], None]
-"""(steps done, steps, the bound of σ so far)."""
+"""(steps done, steps, √η so far)."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,13 @@ class NoiseProgress:
 
 @dataclass(frozen=True)
 class LearnedNoise:
-    """What was found, in unit range. ``bound`` is √η of UNSURE: all that the score alone tells."""
+    """What was found, in unit range."""
 
     sigma: Estimate
+    unsure: float
+    """√η of UNSURE's multipliers, as far as they got."""
     bound: float
+    """What they tend to, by the score that was learned: σ is not larger, but for chance."""
     lags: Tensor
     """(C, 3, 3): autocovariance by multipliers, in which the images' own is still contained."""
     channels: Variation
@@ -109,6 +114,7 @@ class LearnedNoise:
         return SigmaConfig(
             how="learned",
             error=self.sigma.total_error,
+            unsure=self.unsure,
             bound=self.bound,
             channels=tuple(s.value for s in self.channels.sigmas),
             neighbours=near,
@@ -175,8 +181,8 @@ class NoiseLearner:
         )
 
     @property
-    def bound(self) -> Tensor:
-        """σ by UNSURE, an upper bound, (C,)."""
+    def unsure(self) -> Tensor:
+        """√η, (C,)."""
         mean = self.means["mean.multipliers.white"]
         return (mean if self.progress.averaged else self.multipliers.white).sqrt()
 
@@ -194,7 +200,7 @@ class NoiseLearner:
             seconds = before + time.monotonic() - started
             self.progress = replace(self.progress, step=step + 1, seconds=seconds)
             if report is not None:
-                report(step + 1, steps, float(self.bound.square().mean().sqrt()))
+                report(step + 1, steps, float(self.unsure.square().mean().sqrt()))
             last, stopping = step + 1 == steps, stop()
             if folder is not None and (last or stopping or (step + 1) % SAVE_EVERY == 0):
                 self.save(folder)
@@ -266,24 +272,25 @@ class NoiseLearner:
 
     def found(self) -> LearnedNoise:
         """What the network, once it has learned, says of the noise."""
-        seconds = self.progress.seconds
-        bound = float(self.bound.square().mean().sqrt())
+        started = time.monotonic()
         network = self.model.eval()
         if isinstance(self.problem.operator, Mask):
             pixels = score_pixels(network, self.measurements, self.problem)
             channels, whiteness = bounded_channels(pixels), None
-            sigma = bounded_sigma(pixels)
+            sigma, bound = bounded_sigma(pixels), overall_pixel_bound(pixels)
         else:
             blocks = score_blocks(network, self.measurements, self.problem)
             channels, whiteness = scored_channels(blocks), scored_whiteness(blocks)
-            sigma = scored_sigma(blocks)
+            sigma, bound = scored_sigma(blocks), overall_bound(blocks)
             if not whiteness.white:
                 sigma = replace(sigma, value=float(np.sqrt(whiteness.variance)))
         if channels.varies:
             sigma = root_mean_square(channels.sigmas)
         if not sigma.value > 1e-4:
             raise NediffError("No noise was found in these images; give --sigma if there is some.")
-        return LearnedNoise(sigma, bound, self.lags, channels, whiteness, seconds)
+        unsure = float(self.unsure.square().mean().sqrt())
+        seconds = self.progress.seconds + time.monotonic() - started
+        return LearnedNoise(sigma, unsure, bound, self.lags, channels, whiteness, seconds)
 
 
 def root_mean_square(sigmas: tuple[Estimate, ...]) -> Estimate:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from nediff.data import Measurements
 from nediff.divergence import derivative
+from nediff.errors import NediffError
 from nediff.noise.blocks import GROUPS, SIDE
 from nediff.noise.scored import ScoredBlocks, ScoredPixels
 from nediff.operators import LinearOperator
@@ -22,8 +23,10 @@ from nediff.recipes import Network
 
 TILE = 128
 """The side of the pieces in which images are looked at."""
-MOST_VALUES = 1_600_000
+MOST_VALUES = 6_000_000
 """So many values, about, are looked at in all."""
+OFFSETS = (0, 4, 2, 6)
+"""Of the grids of overlapping blocks, down and across: the first four are (0 or 4, 0 or 4)."""
 SURROUNDINGS = 9
 """The side of the window around a pixel that says how flat it is there."""
 LEAST_AROUND = 8
@@ -40,38 +43,57 @@ class Piece:
     group: int
 
 
-def pieces_of(measurements: Measurements, problem: Problem) -> Iterator[Piece]:
-    """Windows all over the data, some of them where they are many; sides are multiples of 8."""
-    step = problem.operator.crop_step or 1
-    places = [place for i in range(len(measurements)) for place in _places(measurements, i, step)]
-    most = max(GROUPS, MOST_VALUES // (TILE**2 * measurements.channels))
-    small = min(1.0, measurements.min_size**2 / TILE**2)
-    stride = max(1, len(places) // int(most / small))
+def pieces_of(measurements: Measurements, problem: Problem, grids: int = 1) -> Iterator[Piece]:
+    """Windows all over the data, some of them where they are many; sides are multiples of 8.
+
+    With several ``grids`` everything is looked at as often, from other corners.
+    """
     several = len(measurements) >= GROUPS
-    for number, (image, *place) in enumerate(places[::stride]):
-        operator = problem.operator.window(*place)
-        stored = torch.from_numpy(measurements.crop(image, *place))[None]
-        here = problem.with_operator(operator)
-        y = here.lift(stored)
-        measured = here.mask_noise(torch.ones_like(y))
-        yield Piece(y, measured, operator, (image if several else number) % GROUPS)
+    for grid in range(grids):
+        places = _places(measurements, grid, problem.operator.crop_step or 1)
+        values = measurements.channels * sum(height * width for *_, height, width in places)
+        stride = max(1, values // MOST_VALUES)
+        for number, (image, *place) in enumerate(places[::stride]):
+            here = problem.with_operator(problem.operator.window(*place))
+            y = here.lift(torch.from_numpy(measurements.crop(image, *place))[None])
+            measured = here.mask_noise(torch.ones_like(y))
+            group = (image if several else number) % GROUPS
+            yield Piece(y, measured, here.operator, group)
+
+
+def _offsets(grid: int) -> tuple[int, int]:
+    """Down and across, of grid 0 to 15."""
+    down, across = 2 * (grid // 8) + grid // 2 % 2, 2 * (grid // 4 % 2) + grid % 2
+    return OFFSETS[down], OFFSETS[across]
 
 
 def _places(
-    measurements: Measurements, image: int, step: int
-) -> Iterator[tuple[int, int, int, int, int]]:
-    """(image, top, left, height, width) of its tiles; they begin off the grid of JPEG's blocks."""
-    height, width = measurements.size(image)
-    shift = image % SIDE // step * step
-    for top in range(shift, height - SIDE + 1, TILE):
-        for left in range(shift, width - SIDE + 1, TILE):
-            rows, columns = min(TILE, height - top), min(TILE, width - left)
-            yield image, top, left, rows // SIDE * SIDE, columns // SIDE * SIDE
+    measurements: Measurements, grid: int, step: int
+) -> list[tuple[int, int, int, int, int]]:
+    """(image, top, left, height, width) of all tiles; they begin off the grid of JPEG's blocks."""
+    places = []
+    for image in range(len(measurements)):
+        height, width = measurements.size(image)
+        first_row, first_column = ((image + n) % SIDE // step * step for n in _offsets(grid))
+        for top in range(first_row, height - SIDE + 1, TILE):
+            for left in range(first_column, width - SIDE + 1, TILE):
+                rows, columns = (min(TILE, n) // SIDE * SIDE for n in (height - top, width - left))
+                places.append((image, top, left, rows, columns))
+    if not places:
+        raise NediffError(f"The images are too small to learn their noise: no {SIDE} pixels fit.")
+    return places
 
 
 def score_blocks(network: Network, measurements: Measurements, problem: Problem) -> ScoredBlocks:
-    """Blocks of complete images; those with values at the ends of the data are left out."""
-    pieces = list(pieces_of(measurements, problem))
+    """Blocks of complete images; those with values at the ends of the data are left out.
+
+    Of little data they overlap, as far as sixteen grids of them go: few blocks are flat, and the
+    more of them there are, the surer is what they say.
+    """
+    sizes = map(measurements.size, range(len(measurements)))
+    values = measurements.channels * sum(height * width for height, width in sizes)
+    grids = min(max(MOST_VALUES // values, 1), len(OFFSETS) ** 2)
+    pieces = list(pieces_of(measurements, problem, grids))
     low = torch.stack([p.y.amin((0, 2, 3)) for p in pieces]).amin(0)
     high = torch.stack([p.y.amax((0, 2, 3)) for p in pieces]).amax(0)
     tables = [
