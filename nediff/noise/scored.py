@@ -29,7 +29,6 @@ from nediff.noise.floor import (
     widest_agreeing,
 )
 from nediff.noise.variation import Variation, compare
-from nediff.noise.whiteness import LOWEST, Whiteness, whiteness_of_spectra
 
 _MOMENTS = 4  # E[y²], E[y g], E[g²], E[∂g]
 
@@ -127,11 +126,6 @@ def scored_channels(blocks: ScoredBlocks) -> Variation:
     """σ of each channel, and whether it is the same in all."""
     present = np.unique(blocks.channel)
     return compare([scored_sigma(blocks.select(blocks.channel == c)) for c in present])
-
-
-def scored_whiteness(blocks: ScoredBlocks) -> Whiteness:
-    """The autocorrelation of the noise: its spectrum is η along each coefficient."""
-    return whiteness_of_spectra(lambda share: scored_spectrum(blocks, LOWEST, share))
 
 
 FLAT_PIXELS = 0.05

@@ -10,7 +10,6 @@ least squares. The two diagonal directions of a lag cannot be told apart: r is t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +23,7 @@ from nediff.noise.floor import (
     FLAT_SHARES,
     FREQUENCY,
     Estimate,
-    Spectrum,
+    FloorSpectrum,
     flattest,
     from_frequency,
     jackknife,
@@ -38,8 +37,7 @@ STRONG = 0.25
 """As much in the fit with all lags, which is less sure."""
 SIGNIFICANT = 4.0
 """Standard errors; of three lags a false alarm in 5,000, were the errors not estimates too."""
-LOWEST = 2.0
-"""Frequencies below are the image's."""
+_LOWEST = 2.0  # frequencies below are the image's
 
 
 @dataclass(frozen=True)
@@ -101,17 +99,12 @@ def estimate_whiteness(measurements: Measurements, seed: int = 0) -> Whiteness:
 
 def whiteness_of(blocks: Blocks) -> Whiteness:
     """The same of blocks already gathered."""
-    return whiteness_of_spectra(lambda share: flattest(blocks, LOWEST, share))
-
-
-def whiteness_of_spectra(spectrum_of: Callable[[float], Spectrum]) -> Whiteness:
-    """The same of the spectra, from frequency LOWEST, of the flattest shares of some blocks."""
-    few, more = (spectrum_of(share) for share in FLAT_SHARES[:2])
-    variance = _total_variance(few).value
+    few, more = (flattest(blocks, _LOWEST, share) for share in FLAT_SHARES[:2])
+    variance = total_variance(blocks).value
     return Whiteness(*_correlation(few, more, LAGS), *_correlation(few, more, 1), variance)
 
 
-def _correlation(few: Spectrum, more: Spectrum, lags: int) -> tuple[Floats, Floats]:
+def _correlation(few: FloorSpectrum, more: FloorSpectrum, lags: int) -> tuple[Floats, Floats]:
     """Autocorrelation and errors, (lags + 1, lags + 1), from the flattest blocks."""
     found = _normalised(few.mean, EXPONENT, lags)
     low, high = (_normalised(few.mean, p, lags) for p in DOUBTFUL_EXPONENTS)
@@ -124,10 +117,7 @@ def _correlation(few: Spectrum, more: Spectrum, lags: int) -> tuple[Floats, Floa
 
 def total_variance(blocks: Blocks) -> Estimate:
     """The variance of the noise of the blocks, correlated or not: r(0, 0)."""
-    return _total_variance(flattest(blocks, LOWEST))
-
-
-def _total_variance(spectrum: Spectrum) -> Estimate:
+    spectrum = flattest(blocks, _LOWEST)
     value = _autocovariance(spectrum.mean, EXPONENT)[0, 0]
     low, high = (_autocovariance(spectrum.mean, p)[0, 0] for p in DOUBTFUL_EXPONENTS)
     left_out = np.stack([_autocovariance(row, EXPONENT)[0, 0] for row in spectrum.left_out])
@@ -151,7 +141,7 @@ def _responses() -> Floats:
 
 def _autocovariance(spectrum: Floats, exponent: float, lags: int = LAGS) -> Floats:
     """r (lags + 1, lags + 1) by least squares with weights 1/V², texture c ≥ 0."""
-    fitted = from_frequency(LOWEST)
+    fitted = from_frequency(_LOWEST)
     values = spectrum[fitted]
     one = _responses()[:, : lags + 1]
     design = np.einsum("ui,vj->uvij", one, one).reshape(SIDE * SIDE, -1)[fitted]

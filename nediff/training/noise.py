@@ -23,7 +23,7 @@ from nediff.data import Measurements
 from nediff.divergence import derivative
 from nediff.errors import NediffError
 from nediff.networks import Denoiser, build_denoiser
-from nediff.noise import Estimate, Variation, Whiteness, estimate_level
+from nediff.noise import Estimate, Variation, Whiteness, estimate_level, estimate_whiteness
 from nediff.noise.scored import (
     bounded_channels,
     bounded_sigma,
@@ -31,7 +31,6 @@ from nediff.noise.scored import (
     overall_pixel_bound,
     scored_channels,
     scored_sigma,
-    scored_whiteness,
 )
 from nediff.operators import Mask
 from nediff.problem import Problem
@@ -280,7 +279,9 @@ class NoiseLearner:
             sigma, bound = bounded_sigma(pixels), overall_pixel_bound(pixels)
         else:
             blocks = score_blocks(network, self.measurements, self.problem)
-            channels, whiteness = scored_channels(blocks), scored_whiteness(blocks)
+            channels = scored_channels(blocks)
+            # without the network, which tells what a detail does not share with its neighbours
+            whiteness = estimate_whiteness(self.measurements)
             sigma, bound = scored_sigma(blocks), overall_bound(blocks)
             if not whiteness.white:
                 sigma = replace(sigma, value=float(np.sqrt(whiteness.variance)))
