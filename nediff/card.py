@@ -48,13 +48,25 @@ def _noise(data: DataConfig) -> str:
     if data.sigmas is None:
         return (
             f"σ = {data.sigma:.4g} of the intensity range ({data.sigma * scale:.4g} in the\n"
-            "data's units)"
+            f"data's units{_known(data)})"
         )
     least = data.sigmas.least
     return (
         f"σ from {least:.4g} to {data.sigma:.4g} of the intensity range ({least * scale:.4g} to "
         f"{data.sigma * scale:.4g}\nin the data's units; say which with --sigma)"
     )
+
+
+def _known(data: DataConfig) -> str:
+    """How σ came to be known, unless it was given."""
+    known = data.sigma_known
+    if known is None or known.error is None:
+        return ""
+    by = " by a network" if known.how == "learned" else ""
+    words = f"; {known.how} from the data{by}, ± {known.error:.2g} of the range"
+    if known.bound is not None:
+        words += f", at most {known.bound:.4g}"
+    return words
 
 
 def _kind(data: DataConfig) -> str:

@@ -41,6 +41,23 @@ class PhotonConfig(_Strict):
     offset: float = Field(allow_inf_nan=False)
 
 
+class SigmaConfig(_Strict):
+    """How σ came to be known; all in unit intensities."""
+
+    how: Literal["given", "estimated", "learned"]
+    """By the user, from flat blocks (`--sigma auto`), or with a network (`--sigma learn`)."""
+    error: float | None = Field(default=None, ge=0)
+    """Its standard error, with what is not known of the images' texture."""
+    unsure: float | None = None
+    """√η of UNSURE's multipliers (unsure.py) …"""
+    bound: float | None = None
+    """… and what they tend to by the score that was learned, which σ does not exceed."""
+    channels: tuple[float, ...] = ()
+    """σ of each channel."""
+    neighbours: tuple[float, float] | None = None
+    """The correlation of the noise of neighbours across and down."""
+
+
 class DataConfig(_Strict):
     """What was measured, and how its numbers become unit intensities."""
 
@@ -58,6 +75,8 @@ class DataConfig(_Strict):
     """Of the images' names and sizes: on them depend the split and the simulated noise."""
     sigma: float = Field(gt=0, allow_inf_nan=False)
     """σ_n in unit intensities: of all images, or the largest where ``sigmas`` says so."""
+    sigma_known: SigmaConfig | None = None
+    """How that came to be known; None for runs of older versions."""
     sigmas: SigmasConfig | None = None
     """Each image has a noise level of its own; they are in sigmas.csv."""
     photons: PhotonConfig | None = None

@@ -22,10 +22,22 @@ def expand(values: Tensor) -> Tensor:
 
 def monte_carlo(f: Map, y: Tensor, sigma: Tensor, probe: Tensor) -> tuple[Tensor, Tensor]:
     """b·(f(y + τ b) − f(y))/τ with τ = 0.01 σ; both evaluations in one batched forward."""
+    value, change, step = _moved(f, y, sigma, probe)
+    return value, (probe * change).flatten(1).sum(1) / step
+
+
+def derivative(f: Map, y: Tensor, sigma: Tensor, probe: Tensor) -> tuple[Tensor, Tensor]:
+    """(f(y), J b), J b by the same finite difference; both (B, C, H, W)."""
+    value, change, step = _moved(f, y, sigma, probe)
+    return value, change / expand(step)
+
+
+def _moved(f: Map, y: Tensor, sigma: Tensor, probe: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """f(y), f(y + τ b) − f(y), and τ (B,)."""
     step = 0.01 * sigma
     both = f(torch.cat([y, y + expand(step) * probe]), torch.cat([sigma, sigma]))
     value, moved = both.chunk(2)
-    return value, (probe * (moved - value)).flatten(1).sum(1) / step
+    return value, moved - value, step
 
 
 def directional(f: Map, y: Tensor, sigma: Tensor, probe: Tensor) -> tuple[Tensor, Tensor]:

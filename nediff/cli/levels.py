@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from nediff.cli.console import say
 from nediff.data import (
@@ -19,9 +19,12 @@ from nediff.data import (
 )
 from nediff.errors import NediffError
 
+if TYPE_CHECKING:
+    from nediff.noise import Estimate
+
 Level = float | Path
-Told = Level | Literal["auto"]
-"""What --sigma of a training may be: "auto" is to be estimated from the data."""
+Told = Level | Literal["auto", "learn"]
+"""What --sigma of a training may be: "auto" is to be estimated from the data, "learn" learned."""
 Simulated = Level | Literal["photons"]
 """What --simulate may be: a level, or the noise of --gain and --read-noise."""
 
@@ -37,7 +40,7 @@ def parse_level(text: str | None, option: str) -> Level | None:
     if path.suffix.lower() != ".csv":
         raise NediffError(
             f"{option} {text} is neither a number nor a CSV file with a noise level for each image"
-            f"{'; only train estimates it' if text == 'auto' else ''}."
+            f"{'; only train estimates it' if text in ('auto', 'learn') else ''}."
         )
     if not path.is_file():
         raise NediffError(f"{option}: there is no file {path}.")
@@ -46,7 +49,11 @@ def parse_level(text: str | None, option: str) -> Level | None:
 
 def parse_told(text: str | None) -> Told | None:
     """What was given for --sigma of a training."""
-    return "auto" if text == "auto" else parse_level(text, "--sigma")
+    if text == "auto":
+        return "auto"
+    if text == "learn":
+        return "learn"
+    return parse_level(text, "--sigma")
 
 
 def parse_simulated(text: str | None) -> Simulated | None:
@@ -68,14 +75,15 @@ def photons_of(
     return PhotonNoise(gain, read_noise or 0.0, offset or 0.0)
 
 
-def estimated_level(images: Measurements, kind: str) -> float:
+def estimated_level(images: Measurements, kind: str) -> Estimate:
     """σ in unit range, told from the noisy images themselves; says how sure that is."""
     from nediff.noise import estimate_level
 
     if kind not in ("denoising", "blur"):
         raise NediffError(
             f"--sigma auto needs complete images, and those of {kind} are not; measure the noise "
-            "where the instrument sees nothing but noise, and give --sigma."
+            "where the instrument sees nothing but noise, and give --sigma; or, with a mask, try "
+            "--sigma learn."
         )
     found = estimate_level(images).sigma
     say(
@@ -84,12 +92,17 @@ def estimated_level(images: Measurements, kind: str) -> float:
     )
     if not found.value > 0:
         raise NediffError("No noise was found in these images; give --sigma if there is some.")
+    warn_if_doubtful(found)
+    return found
+
+
+def warn_if_doubtful(found: Estimate) -> None:
+    """A word where σ is not sure."""
     if found.total_error > DOUBTFUL * found.value:
         say(
             "Careful: that is not sure. There may be no place in the images without texture; "
             "measure the noise of the instrument and give --sigma if you can."
         )
-    return found.value
 
 
 DOUBTFUL = 0.1

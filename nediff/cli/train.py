@@ -11,6 +11,7 @@ from rich.progress import Progress, TaskID
 
 from nediff.cli.console import bar, console, counting, say
 from nediff.cli.inputs import settle_range, simulated
+from nediff.cli.learn import LearningStopped, LearnRequest, learned_level
 from nediff.cli.levels import (
     Level,
     Simulated,
@@ -31,7 +32,7 @@ from nediff.cli.operator import (
 )
 from nediff.cli.seen import say_what_is_seen
 from nediff.cli.signals import Stopper, handling
-from nediff.config import RunConfig
+from nediff.config import RunConfig, SigmaConfig
 from nediff.data import (
     IntensityRange,
     Measurements,
@@ -80,7 +81,7 @@ class TrainRequest:
     @property
     def told(self) -> Level | None:
         """The noise level that was given, if it was; one to be estimated was not."""
-        return None if self.sigma == "auto" else self.sigma
+        return None if isinstance(self.sigma, str) else self.sigma
 
 
 class TrainingBar:
@@ -121,7 +122,10 @@ def run_train(request: TrainRequest) -> int:
     existing = _existing(request)
     refuse_conflicts(request, existing)
     if existing is None:
-        config, measurements, problem = _planned(request)
+        try:
+            config, measurements, problem = _planned(request)
+        except LearningStopped as stopped:
+            return stopped.exit_code
         start_folder(request.out, config, problem, measurements.sigmas)
     else:
         config, measurements = existing, _reopened(request, existing)
@@ -171,7 +175,8 @@ def _refuse_noise(request: TrainRequest) -> None:
         raise NediffError(
             "How strong is the noise? Give its standard deviation with --sigma, as a fraction of "
             "the intensity range, or in the data's units with --units data; or a CSV file with "
-            "that of each image; or, where it depends on the signal, --gain and --read-noise."
+            "that of each image; or, where it depends on the signal, --gain and --read-noise. "
+            "Unknown, it can be estimated (--sigma auto) or learned (--sigma learn)."
         )
     if None not in (request.told, request.simulate) and request.told != request.simulate:
         raise NediffError(
@@ -232,7 +237,13 @@ def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements, Problem]:
         f"{len(images)} images, {images.channels} channel(s); intensity range "
         f"[{r.low:g}, {r.high:g}]: {images.range_chosen}"
     )
-    measurements, sigma = _with_noise(request, images, problem)
+    measurements, plan = images, request.plan
+    if isinstance(request.sigma, str):
+        if request.simulate is not None:
+            measurements, _ = _with_noise(request, images, problem)
+        sigma, plan = _found_noise(request, measurements, problem)
+    else:
+        measurements, sigma = _with_noise(request, images, problem)
     problem = replace(problem, sigma=sigma)
     check_sigma(sigma, measurements)
     _say_noise(measurements, sigma)
@@ -242,20 +253,32 @@ def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements, Problem]:
         say_what_is_seen(problem, recipe)
     if request.plan.steps is None:
         say("measuring the training rate …")
-    plan = replace(request.plan, recipe=recipe)
+    plan = replace(plan, recipe=recipe)
     config = plan_run(measurements, problem, plan, request.data, request.axes)
     return config, measurements, problem
+
+
+def _found_noise(
+    request: TrainRequest, measurements: Measurements, problem: Problem
+) -> tuple[float, Plan]:
+    """σ as the data tell it, and the plan with how it was found and the time that took."""
+    plan = request.plan
+    if request.sigma == "auto":
+        estimate = estimated_level(measurements, problem.kind)
+        known = SigmaConfig(how="estimated", error=estimate.total_error)
+        return estimate.value, replace(plan, sigma_known=known)
+    asked = LearnRequest(request.out, request.resume, plan)
+    learned = learned_level(asked, measurements, problem)
+    minutes = 20.0 if plan.minutes is None else plan.minutes
+    spent = min(learned.seconds / 60, minutes / 2)
+    plan = replace(plan, spent=spent, sigma_known=learned.describe())
+    return learned.sigma.value, plan
 
 
 def _with_noise(
     request: TrainRequest, images: Measurements, problem: Problem
 ) -> tuple[Measurements, float]:
     """The measurements with their noise, simulated or known, and its (largest) level."""
-    if request.sigma == "auto":
-        measured = images
-        if request.simulate is not None:
-            measured, _ = _with_noise(replace(request, sigma=None), images, problem)
-        return measured, estimated_level(measured, problem.kind)
     given = request.told if request.told is not None else request.simulate
     level: float | Sigmas
     if isinstance(images.range, StabilisedRange):

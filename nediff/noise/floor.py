@@ -12,8 +12,9 @@ to the mean energies V over the frequencies f.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,18 @@ FREQUENCY: Floats = np.hypot(_ROWS, _COLUMNS)
 _EVEN = (_ROWS + _COLUMNS) % 2 == 0
 _LOWEST = 4.0  # frequencies below are mostly the image's, even in flat blocks
 _ROUNDS = 4  # of reweighting
+
+
+class Spectrum(Protocol):
+    """What the noise (and what is left of texture) has at each of the 64 coefficients."""
+
+    @property
+    def mean(self) -> Floats:
+        """(64,), zero where nothing was measured."""
+
+    @property
+    def left_out(self) -> Floats:
+        """(groups, 64): the same without each group in turn."""
 
 
 @dataclass(frozen=True)
@@ -77,19 +90,26 @@ def flattest(
 
     Coefficients of even u + v are measured in the blocks chosen by all others, and vice versa.
     """
-    number = min(len(blocks), max(LEAST_FLAT, round(share * len(blocks))))
     energy, count = np.zeros((2, GROUPS, SIDE * SIDE))
-    for parity in (_EVEN, ~_EVEN):
-        measured = parity & from_frequency(lowest)
-        told_by = ~measured & (FREQUENCY > 0)
-        texture = blocks.energy @ told_by.astype(np.float32)
-        flat = np.argpartition(texture, number - 1)[:number]
+    for measured, flat in flat_blocks(blocks.energy, lowest, share):
         group = blocks.group[flat]
         for column in np.flatnonzero(measured):
             values = blocks.energy[flat, column].astype(np.float64)
             energy[:, column] = np.bincount(group, values, minlength=GROUPS)
             count[:, column] = np.bincount(group, minlength=GROUPS)
     return FloorSpectrum(energy, count)
+
+
+def flat_blocks(
+    energy: NDArray[np.float32], lowest: float, share: float
+) -> Iterator[tuple[Mask, NDArray[np.intp]]]:
+    """Coefficients (64,) to measure and the blocks to measure them in, chosen by all others."""
+    number = min(len(energy), max(LEAST_FLAT, round(share * len(energy))))
+    for parity in (_EVEN, ~_EVEN):
+        measured = parity & from_frequency(lowest)
+        told_by = ~measured & (FREQUENCY > 0)
+        texture = energy @ told_by.astype(np.float32)
+        yield measured, np.argpartition(texture, number - 1)[:number]
 
 
 def white_part(spectrum: Floats, exponent: float = EXPONENT) -> Floats:
@@ -154,21 +174,25 @@ def jackknife(left_out: Floats) -> Floats:
 
 
 def white_variance(blocks: Blocks) -> Estimate:
-    """σ² of the noise of the blocks.
+    """σ² of the noise of the blocks."""
+    return widest_agreeing(lambda share: flattest(blocks, share=share))
+
+
+def widest_agreeing(spectrum_of: Callable[[float], Spectrum]) -> Estimate:
+    """σ² of the spectra of the flattest shares of some blocks.
 
     More blocks make it surer but let in more texture: as many as change it by less than its error.
     """
-    found = _white_variance(blocks, FLAT_SHARES[0])
+    found = _white_variance(spectrum_of(FLAT_SHARES[0]))
     for share in FLAT_SHARES[1:]:
-        wider = _white_variance(blocks, share)
+        wider = _white_variance(spectrum_of(share))
         if abs(wider.value - found.value) > found.error or wider.total_error >= found.total_error:
             break
         found = wider
     return found
 
 
-def _white_variance(blocks: Blocks, share: float) -> Estimate:
-    spectrum = flattest(blocks, share=share)
+def _white_variance(spectrum: Spectrum) -> Estimate:
     low, high = (float(white_part(spectrum.mean, p)) for p in DOUBTFUL_EXPONENTS)
     error = float(jackknife(white_part(spectrum.left_out)))
     return Estimate(float(white_part(spectrum.mean)), error, abs(high - low) / 2)

@@ -31,7 +31,8 @@ class BatchSource:
     Images are chosen in proportion to their area, so every pixel is as likely as any other.
     A crop for factor f covers f times the crop and is pooled; where the image is too small
     for that, the pooled crop is smaller, so a batch may come in groups of different size.
-    Where the operator allows no crops, whole measurements are taken.
+    Where the operator allows no crops, whole measurements are taken. Without ``turns`` crops
+    stay the way up they were measured.
     """
 
     def __init__(
@@ -44,9 +45,10 @@ class BatchSource:
         pool_weights: tuple[float, ...],
         seed: int,
         with_clean: bool = False,
+        turns: bool = True,
     ) -> None:
         self.measurements, self.problem, self.crop, self.batch = measurements, problem, crop, batch
-        self.factors, self.seed = pool_factors, seed
+        self.factors, self.seed, self.turns = pool_factors, seed, turns
         self.with_clean = with_clean and measurements.clean is not None
         self._factor_of = choices(pool_factors, pool_weights)
         areas = [h * w for h, w in (measurements.size(i) for i in range(len(measurements)))]
@@ -85,7 +87,7 @@ class BatchSource:
             side,
             offset(top, height - side, step),
             offset(left, width - side, step),
-            int(turn * 8) if operator.turns else 0,
+            int(turn * 8) if operator.turns and self.turns else 0,
         )
 
     def _size(self, factor: int, height: int, width: int) -> int:

@@ -22,6 +22,7 @@ from nediff.config import (
     PhotonConfig,
     RecipeConfig,
     RunConfig,
+    SigmaConfig,
     SigmasConfig,
     TrainingConfig,
 )
@@ -79,6 +80,10 @@ class Plan:
     """None for 16 crops or, where measurements are taken whole, as many as have as many pixels."""
     learning_rate: float = 1e-3
     seed: int = 0
+    spent: float = 0.0
+    """Minutes of the budget that have been used already, to learn σ."""
+    sigma_known: SigmaConfig | None = None
+    """How σ came to be known, for the record; None for given."""
 
 
 def fit(
@@ -162,7 +167,7 @@ def plan_run(
         raise NediffError(f"This cannot be trained: {complaint(error)}.") from error
     if plan.steps is None:
         minutes = 20.0 if plan.minutes is None else plan.minutes
-        steps = steps_within(minutes, config, measurements, problem)
+        steps = steps_within(minutes - plan.spent, config, measurements, problem)
         config = _with_steps(config, steps, minutes)
     return config
 
@@ -214,6 +219,7 @@ def _configure(
             images=len(measurements),
             fingerprint=measurements.fingerprint,
             sigma=problem.sigma,
+            sigma_known=plan.sigma_known or SigmaConfig(how="given"),
             sigmas=describe_sigmas(measurements.sigmas),
             photons=describe_photons(measurements.range),
             simulate=measurements.simulated,
@@ -227,7 +233,7 @@ def _configure(
                 "channels": problem.channels,
                 "guides": problem.operator.guides,
                 "measured": problem.kind != "denoising",
-                "sigma_data": _sigma_data(measurements, problem),
+                "sigma_data": sigma_data_of(measurements, problem),
                 "resolution": 128 if plan.crop >= 128 else 64,
             }
         ),
@@ -291,7 +297,7 @@ def _recipe(plan: Plan, problem: Problem) -> RecipeConfig:
     return recipe
 
 
-def _sigma_data(measurements: Measurements, problem: Problem) -> float:
+def sigma_data_of(measurements: Measurements, problem: Problem) -> float:
     """The standard deviation of the clean images about their means, as far as it can be told."""
     if problem.kind == "denoising":
         sigmas = measurements.sigmas
@@ -378,7 +384,7 @@ def refuse_other_data(
 ) -> None:
     """Refuse to go on with a run on other data than it was begun with."""
     data, network = config.data, config.network
-    variation = _sigma_data(measurements, problem)
+    variation = sigma_data_of(measurements, problem)
     for name, then, now in (
         ("images", data.images, len(measurements)),
         ("channels", data.channels, measurements.channels),

@@ -54,6 +54,16 @@ def save_state(
 
     ``averages`` are further copies of the weights by name: the moving average and the best.
     """
+    tensors = training_tensors(model, optimizer, averages)
+    write_tensors(folder / STATE_FILE, tensors, {"progress": json.dumps(asdict(progress))})
+
+
+def training_tensors(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    averages: Mapping[str, dict[str, Tensor]],
+) -> dict[str, Tensor]:
+    """Weights, their averages and what the optimizer remembers of them, by name."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         tensors[f"model.{name}"] = parameter
@@ -61,10 +71,9 @@ def save_state(
             tensors[f"{kind}.{name}"] = weights[name]
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer.{key}.{name}"] = value
-    write_tensors(folder / STATE_FILE, tensors, {"progress": json.dumps(asdict(progress))})
+    return tensors
 
 
-@torch.no_grad()
 def load_state(
     folder: Path,
     model: nn.Module,
@@ -74,17 +83,30 @@ def load_state(
     """Fill weights, averages and optimizer in place and say where the run stands."""
     path = folder / STATE_FILE
     tensors, metadata = read_tensors(path)
-    kinds = {p: group["kind"] for group in optimizer.param_groups for p in group["params"]}
     try:
         progress = Progress(**json.loads(metadata["progress"]))
-        for name, parameter in model.named_parameters():
-            copy_checked(parameter, tensors[f"model.{name}"], name, path)
-            for kind, weights in averages.items():
-                copy_checked(weights[name], tensors[f"{kind}.{name}"], name, path)
-            for key in STATE_KEYS[kinds[parameter]] if progress.step else ():
-                state = torch.zeros(()) if key == "count" else torch.zeros_like(parameter)
-                copy_checked(state, tensors[f"optimizer.{key}.{name}"], f"{key} of {name}", path)
-                optimizer.state[parameter][key] = state
+        fill_training(tensors, path, model, optimizer, averages, begun=progress.step > 0)
     except (KeyError, TypeError, ValueError) as error:
         raise NediffError(f"{path} does not hold the state of this run ({error}).") from error
     return progress
+
+
+@torch.no_grad()
+def fill_training(
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    averages: Mapping[str, dict[str, Tensor]],
+    begun: bool,
+) -> None:
+    """The reverse of `training_tensors`; the optimizer remembers nothing unless ``begun``."""
+    kinds = {p: group["kind"] for group in optimizer.param_groups for p in group["params"]}
+    for name, parameter in model.named_parameters():
+        copy_checked(parameter, tensors[f"model.{name}"], name, path)
+        for kind, weights in averages.items():
+            copy_checked(weights[name], tensors[f"{kind}.{name}"], name, path)
+        for key in STATE_KEYS[kinds[parameter]] if begun else ():
+            state = torch.zeros(()) if key == "count" else torch.zeros_like(parameter)
+            copy_checked(state, tensors[f"optimizer.{key}.{name}"], f"{key} of {name}", path)
+            optimizer.state[parameter][key] = state
