@@ -142,6 +142,9 @@ class RecipeConfig(_Strict):
     """Divide each image's loss by its squared noise level."""
     pool: tuple[int, ...] = (1,)
     pool_weights: tuple[float, ...] = (1.0,)
+    pool_until: float = Field(default=1.0, ge=0, le=1)
+    """Once this share of the steps is done, nothing is pooled any more: coarse images teach much
+    early on, and later take from a small network what it needs for the fine ones."""
     alpha_min: float = Field(default=0.01, gt=0, le=1)
     mu_max: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """The offset μ is drawn from U(0, this)."""
@@ -184,6 +187,11 @@ class RecipeConfig(_Strict):
         if self.loss == "ambient" and not (self.hide > 0 and self.pool == (1,)):
             raise ValueError("the ambient loss must hide some pixels and pool none")
         return self
+
+    @property
+    def unpooled(self) -> RecipeConfig:
+        """The same without pooling."""
+        return self.model_copy(update={"pool": (1,), "pool_weights": (1.0,)})
 
     @property
     def needs_clean(self) -> bool:

@@ -174,6 +174,45 @@ def test_the_pace_counts_both_phases_and_the_drawing(noisy: Measurements) -> Non
         assert pace.seconds_per_step() == pytest.approx(per_step)
 
 
+def test_the_pace_weighs_each_phase_by_its_share(noisy: Measurements) -> None:
+    """Pooled to the middle, rehearsed from a quarter on: phases of 0.25, 0.25 and 0.5 of a run."""
+    config = planned(noisy, rehearse=0.5, rehearse_from=0.25, pool_until=0.5)
+    trainer = make_trainer(config, noisy, None)
+    now, steps = [0.0], []
+
+    def step(k: int) -> float:
+        steps.append(k)
+        now[0] += 1.0 if k < 6 else 10.0 if k < 12 else 100.0  # of 24 steps
+        return 0.0
+
+    trainer.step = step  # type: ignore[method-assign]
+    pace = Pace(trainer, clock=lambda: now[0])  # to draw takes no time
+    pace.measure(steps=2)
+    assert steps == [0, 1, 6, 7, 12, 13]
+    assert pace.seconds_per_step() == pytest.approx(0.25 * 1 + 0.25 * 10 + 0.5 * 100)
+
+
+def test_late_in_a_run_nothing_is_pooled() -> None:
+    """Of large crops of measurements and of samples alike, from the step on that says so."""
+    mask = (torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) < 0.7).float()
+    problem = Problem.inpainting(mask, SIGMA)
+    pixels = np.random.default_rng(0).random((8, 64, 64), np.float32)
+    noisy = open_measurements(pixels, axes="NHW", range=(0, 1)).simulate(SIGMA, 0, problem)
+    config = plan_run(noisy, problem, Plan(steps=20, size="tiny", crop=40, batch=16), "")
+    recipe = config.recipe.model_copy(update={"pool_until": 0.5})
+    trainer = make_trainer(config.model_copy(update={"recipe": recipe}), noisy, None, problem)
+    sizes = {
+        (k >= 10, rehearsed): {
+            b.y.shape[-1] for step in steps for r, _, b in step if r is rehearsed
+        }
+        for k, steps in ((8, [trainer._groups(s) for s in (8, 9)]), (10, [trainer._groups(10)]))
+        for rehearsed in (False, True)
+    }
+    assert sizes[True, False] == sizes[True, True] == {40}
+    assert {16, 32} & sizes[False, False]
+    assert {16, 32} & sizes[False, True]
+
+
 def test_samples_of_a_mosaic_are_pooled_into_complete_coarse_images() -> None:
     """Of a scene of three flat colours: what is pooled is flat too, and shown as a mosaic."""
     problem = Problem.demosaicing(SIGMA)

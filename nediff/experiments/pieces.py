@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nediff import __version__
+from nediff.config import RecipeConfig
 from nediff.data import atomic_path
 from nediff.errors import NediffError
 from nediff.experiments.scales import Scale
@@ -178,12 +179,20 @@ def unfinished(pieces: Sequence[Piece], workspace: Workspace) -> list[Piece]:
     return [piece for piece in once.values() if not _done(piece, workspace)]
 
 
+def _with_all_fields(settings: Result) -> Result:
+    """Settings of an older version: what its recipe could not say yet, as it was then."""
+    if "recipe" not in settings:
+        return settings
+    recipe = RecipeConfig.model_validate(settings["recipe"])
+    return settings | {"recipe": recipe.model_dump(mode="json")}
+
+
 def _done(piece: Piece, workspace: Workspace) -> bool:
     """Whether it is finished: with these settings, and with all metrics there are."""
     record = workspace.record(piece.key)
     if record is None:
         return False
-    if record["settings"] != json.loads(json.dumps(piece.settings)):
+    if _with_all_fields(record["settings"]) != json.loads(json.dumps(piece.settings)):
         raise NediffError(
             f"{workspace.piece_path(piece.key)} was made with other settings than this version "
             "has; remove it, and what it trained, to make it anew."

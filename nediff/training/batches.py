@@ -32,7 +32,7 @@ class BatchSource:
     A crop for factor f covers f times the crop and is pooled; where the image is too small
     for that, the pooled crop is smaller, so a batch may come in groups of different size.
     Where the operator allows no crops, whole measurements are taken. Without ``turns`` crops
-    stay the way up they were measured.
+    stay the way up they were measured. Steps from ``pooled_steps`` on pool nothing.
     """
 
     def __init__(
@@ -46,9 +46,11 @@ class BatchSource:
         seed: int,
         with_clean: bool = False,
         turns: bool = True,
+        pooled_steps: int | None = None,
     ) -> None:
         self.measurements, self.problem, self.crop, self.batch = measurements, problem, crop, batch
         self.factors, self.seed, self.turns = pool_factors, seed, turns
+        self.pooled_steps = pooled_steps
         self.with_clean = with_clean and measurements.clean is not None
         self._factor_of = choices(pool_factors, pool_weights)
         areas = [h * w for h, w in (measurements.size(i) for i in range(len(measurements)))]
@@ -63,21 +65,22 @@ class BatchSource:
         samples = range(first, first + (self.batch if count is None else count))
         draws = Draws(self.seed, "crops", samples)
         columns = [draws.uniform().double().tolist() for _ in range(5)]
+        pooled = self.pooled_steps is None or step < self.pooled_steps
         crops = [
-            self._cut(self._window(*numbers), sample)
-            for sample, numbers in zip(samples, zip(*columns, strict=True), strict=True)
+            self._cut(self._window(image, self._factor_of(f) if pooled else 1, *place), sample)
+            for sample, image, f, *place in zip(samples, *columns, strict=True)
         ]
         return stack_by_size(samples, crops, self.problem)
 
-    def _window(self, image: float, factor: float, top: float, left: float, turn: float) -> _Window:
-        """Five uniform numbers → which image, how pooled, where, and which way up."""
+    def _window(self, image: float, factor: int, top: float, left: float, turn: float) -> _Window:
+        """Four uniform numbers → which image, where, and which way up; pooled by ``factor``."""
         index = bisect_right(self._area_steps, image * self._area_steps[-1])
         index = min(index, len(self._area_steps) - 1)
         height, width = self.measurements.size(index)
         operator = self.problem.operator
         if operator.crop_step is None:
             return _Window(index, 1, height, width, 0, 0, 0)
-        f, size = fitting_factor(self._factor_of(factor), lambda f: self._size(f, height, width))
+        f, size = fitting_factor(factor, lambda f: self._size(f, height, width))
         by = blocks(operator, f)
         side, step = size * by, operator.crop_step
         return _Window(

@@ -53,6 +53,11 @@ def rehearsal_round(config: RunConfig, step: int) -> int:
     return sum(1 for k in rounds if step >= rehearsal_start(config, k))
 
 
+def pooled_steps(config: RunConfig) -> int:
+    """How many steps pool, those of the beginning."""
+    return int(config.recipe.pool_until * config.training.steps)
+
+
 class Observer(Protocol):
     """Who watches a run: the command line's progress bar, a test, nobody."""
 
@@ -98,6 +103,7 @@ class Trainer:
             recipe.pool_weights,
             settings.seed,
             with_clean=recipe.needs_clean,
+            pooled_steps=pooled_steps(config),
         )
         self.validation = SureValidation(heldout, problem, settings.seed)
         self.progress = Progress()
@@ -166,6 +172,8 @@ class Trainer:
                 self.rehearsal, self._round = self._draw_rehearsal(round_), round_
             last = (step + 1) * settings.batch
             samples = list(range(last - rehearsed, last))
+            if step >= pooled_steps(self.config):
+                recipe = recipe.unpooled
             drawn = self.rehearsal.groups(
                 samples, self.problem, settings.crop, recipe, settings.seed
             )

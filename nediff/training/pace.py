@@ -1,12 +1,13 @@
-"""How long a step takes: before and after a run begins to rehearse, and the drawing in between."""
+"""How long a step takes in each phase of a run, and the drawing of samples in between."""
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
 
-from nediff.training.loop import Trainer, rehearsal_start
+from nediff.training.loop import Trainer
 from nediff.training.rehearsal import SHARE_OF_WORK
 
 Clock = Callable[[], float]
@@ -21,17 +22,22 @@ class Pace:
 
     def __init__(self, trainer: Trainer, clock: Clock = time.perf_counter) -> None:
         self.trainer, self._clock, self._round = trainer, clock, 0
-        self._drawing = 0.0
-        self._phases = [0]
-        if trainer.config.recipe.rehearse:
+        self._drawing, recipe = 0.0, trainer.config.recipe
+        starts = {0.0}
+        if recipe.rehearse:
             self._drawing = self._measure_drawing()
-            self._phases.append(rehearsal_start(trainer.config))
-        self._seconds: list[list[float]] = [[] for _ in self._phases]
+            starts.add(recipe.rehearse_from)
+        if recipe.pool != (1,) and recipe.pool_until < 1:
+            starts.add(recipe.pool_until)
+        self._starts = sorted(starts)
+        """Of the phases, as shares of the run."""
+        self._seconds: list[list[float]] = [[] for _ in self._starts]
 
     def measure(self, steps: int = 3) -> float:
         """One round: so many steps of each phase; returns the seconds it took."""
         total = 0.0
-        for first, seconds in zip(self._phases, self._seconds, strict=True):
+        for start, seconds in zip(self._starts, self._seconds, strict=True):
+            first = math.ceil(start * self.trainer.config.training.steps)
             started = self._clock()
             for k in range(steps):
                 self.trainer.step(first + steps * self._round + k)
@@ -44,10 +50,9 @@ class Pace:
     def seconds_per_step(self) -> float:
         """The mean over a run; the first half of the rounds, which also fill caches, left out."""
         late = [statistics.median(s[len(s) // 2 :]) for s in self._seconds]
-        if len(late) == 1:
-            return late[0]
-        before = self.trainer.config.recipe.rehearse_from
-        return before * late[0] + (1 - before) * late[1] + self._drawing
+        ends = [*self._starts[1:], 1.0]
+        shares = [end - start for start, end in zip(self._starts, ends, strict=True)]
+        return sum(s * t for s, t in zip(shares, late, strict=True)) + self._drawing
 
     def _measure_drawing(self) -> float:
         """What drawing samples adds to each step, measured on a few, which are then used."""
