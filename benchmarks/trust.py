@@ -250,7 +250,8 @@ def _spread_lines(name: str, folder: str) -> list[str]:
         f"{piece['images']} images, judged by the truth, {SAMPLES} samples each; the correction "
         f"(factor {correction['factor']:.3f}, floor {correction['floor']:.4f}) was found with "
         f"{piece['calibration_images']} other images, noisy only. A tenth is one of pixels sorted "
-        "by predicted variance.",
+        "by predicted variance (a Gaussian of one variance has none to sort by: its tenths are "
+        "drawn by lot).",
         "",
         *("| " + " | ".join(row) + " |" for row in rows),
     ]
