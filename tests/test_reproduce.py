@@ -610,3 +610,16 @@ def test_the_same_figure_is_the_same_file(everything: Path, tmp_path: Path) -> N
         EXPERIMENTS[name].write(Workspace(TINY, tmp_path, tmp_path / "runs"))
         again, first = (out / "figures" / f"{name}.svg" for out in (tmp_path, everything))
         assert again.read_bytes() == first.read_bytes()
+
+
+def test_a_score_of_all_images_together_has_no_score_of_each(tmp_path: Path) -> None:
+    """FID belongs to the piece, not to the level that a row is about."""
+    workspace = Workspace(TINY, tmp_path, tmp_path / "runs")
+    record = {"levels": {"0.1": {"psnr": [1.0, 2.0]}}, "fid": 3.0}
+    path = workspace.piece_path("k")
+    path.parent.mkdir()
+    path.write_text(json.dumps({"settings": {}, "perceptual": True, "result": record}))
+    row = {"where": ("k", "levels", "0.1"), "fid": 3.0}
+    assert claims._each(workspace, row, "fid") is None
+    assert claims._better(workspace, "", row, row | {"fid": 4.0}, "fid").holds
+    np.testing.assert_array_equal(claims._each(workspace, row, "psnr"), [1.0, 2.0])

@@ -54,8 +54,9 @@ def _each(workspace: Workspace, row: Row, score: str) -> Values | None:
     """The score of every image behind a row of a table; None for one of all together (FID)."""
     key, *place = row["where"]
     found: Any = workspace.result(key)
-    for name in (*place, score):
+    for name in place:
         found = found[name]
+    found = found.get(score)  # FID may be of the whole piece
     return np.asarray(found, float) if isinstance(found, list) else None
 
 
