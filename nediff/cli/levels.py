@@ -20,8 +20,9 @@ from nediff.data import (
 from nediff.errors import NediffError
 
 Level = float | Path
-Told = Level | Literal["auto"]
-"""What --sigma of a training may be: "auto" is to be estimated from the data."""
+Told = Level | Literal["auto", "correlated"]
+"""What --sigma of a training may be: "auto" and "correlated" are estimated from the data, white
+noise of one level, or correlated noise of a level for each image."""
 Simulated = Level | Literal["photons"]
 """What --simulate may be: a level, or the noise of --gain and --read-noise."""
 
@@ -37,7 +38,7 @@ def parse_level(text: str | None, option: str) -> Level | None:
     if path.suffix.lower() != ".csv":
         raise NediffError(
             f"{option} {text} is neither a number nor a CSV file with a noise level for each image"
-            f"{'; only train estimates it' if text == 'auto' else ''}."
+            f"{'; only train estimates it' if text in ('auto', 'correlated') else ''}."
         )
     if not path.is_file():
         raise NediffError(f"{option}: there is no file {path}.")
@@ -46,7 +47,9 @@ def parse_level(text: str | None, option: str) -> Level | None:
 
 def parse_told(text: str | None) -> Told | None:
     """What was given for --sigma of a training."""
-    return "auto" if text == "auto" else parse_level(text, "--sigma")
+    if text == "auto" or text == "correlated":
+        return text
+    return parse_level(text, "--sigma")
 
 
 def parse_simulated(text: str | None) -> Simulated | None:

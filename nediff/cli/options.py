@@ -102,9 +102,10 @@ ToldOption = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
         "--sigma",
-        metavar="NUMBER|CSV|auto",
+        metavar="NUMBER|CSV|auto|correlated",
         help="Noise level σ: a fraction of the intensity range, or see --units; or a CSV file "
-        "with the columns name and sigma, a row for each image; or auto, to be estimated.",
+        "with the columns name and sigma, a row for each image; or auto, to be estimated; or "
+        "correlated, likewise, for noise that goes on from pixel to pixel.",
     ),
 ]
 UnitsOption = Annotated[UnitsName, typer.Option(help="What --sigma and --simulate are in.")]

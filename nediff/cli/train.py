@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.progress import Progress, TaskID
 
 from nediff.cli.console import bar, console, counting, say
+from nediff.cli.correlated import correlated_noise
 from nediff.cli.inputs import settle_range, simulated
 from nediff.cli.levels import (
     Level,
@@ -80,7 +81,7 @@ class TrainRequest:
     @property
     def told(self) -> Level | None:
         """The noise level that was given, if it was; one to be estimated was not."""
-        return None if self.sigma == "auto" else self.sigma
+        return self.sigma if isinstance(self.sigma, (float, Path)) else None
 
 
 class TrainingBar:
@@ -232,10 +233,13 @@ def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements, Problem]:
         f"{len(images)} images, {images.channels} channel(s); intensity range "
         f"[{r.low:g}, {r.high:g}]: {images.range_chosen}"
     )
-    measurements, sigma = _with_noise(request, images, problem)
-    problem = replace(problem, sigma=sigma)
-    check_sigma(sigma, measurements)
-    _say_noise(measurements, sigma)
+    if request.sigma == "correlated":
+        measurements, problem = correlated_noise(images, problem, request.simulate is not None)
+    else:
+        measurements, sigma = _with_noise(request, images, problem)
+        problem = replace(problem, sigma=sigma)
+    check_sigma(problem.sigma, measurements)
+    _say_noise(measurements, problem.sigma)
     check_measurements(measurements, problem)
     recipe = recipe_of(request.operator, request.plan.recipe)
     if problem.kind != "denoising":
