@@ -47,9 +47,9 @@ def parse_level(text: str | None, option: str) -> Level | None:
 
 def parse_told(text: str | None) -> Told | None:
     """What was given for --sigma of a training."""
-    if text == "auto" or text == "correlated":
-        return text
-    return parse_level(text, "--sigma")
+    if text == "correlated":
+        return "correlated"
+    return "auto" if text == "auto" else parse_level(text, "--sigma")
 
 
 def parse_simulated(text: str | None) -> Simulated | None:
@@ -86,7 +86,10 @@ def estimated_level(images: Measurements, kind: str) -> float:
         "range; `nediff diagnose` says whether it is white and the same everywhere"
     )
     if not found.value > 0:
-        raise NediffError("No noise was found in these images; give --sigma if there is some.")
+        raise NediffError(
+            "No white noise was found in these images; if theirs is correlated (`nediff diagnose` "
+            "says so), train with --sigma correlated, else give --sigma."
+        )
     if found.total_error > DOUBTFUL * found.value:
         say(
             "Careful: that is not sure. There may be no place in the images without texture; "
