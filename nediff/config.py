@@ -101,6 +101,8 @@ class OperatorConfig(_Strict):
     """Of a blur: every so many values are kept (super-resolution)."""
     image_shape: tuple[int, int, int] | None = None
     """Only for a deepinv physics."""
+    coloured: bool = False
+    """The noise is correlated; its spectrum is in operator.safetensors too."""
 
 
 class NetworkConfig(_Strict):

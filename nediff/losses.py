@@ -46,7 +46,7 @@ def supervised(
     weight: Tensor | None = None,
 ) -> Tensor:
     """‖D(Ax + σ η, σ) − x‖² / n: needs clean x; the upper bound in every comparison."""
-    y = problem.A(x) + expand(sigma) * problem.mask_noise(noise)
+    y = problem.A(x) + expand(sigma) * problem.noise(noise)
     return _total((denoiser(y, sigma) - x).square(), weight) / x[0].numel()
 
 
@@ -62,9 +62,7 @@ def sure(
 
     Its expectation over the noise of y is E‖A D(y, σ) − A x‖² / m, for any D.
     """
-    value, div = divergence(
-        lambda u, s: problem.A(denoiser(u, s)), y, sigma, problem.mask_noise(probe)
-    )
+    value, div = divergence(lambda u, s: problem.A(denoiser(u, s)), y, sigma, problem.noise(probe))
     m, variance = problem.measured(y), sigma.square()
     total = _total((y - value).square()) + 2 * variance * div - m * variance
     return total / m.clamp_min(1)
@@ -99,7 +97,8 @@ def ne_r2r(
 ) -> Tensor:
     """Recorrupted-to-recorrupted at (α, μ): unbiased for the MSE at level s√(1+τ²), s = ασ.
 
-    With b ~ N(0, I) masked like the noise, y + τσb and y − σb/τ carry independent noise. So
+    With b ~ N(0, I) masked (or correlated) like the noise, y + τσb and y − σb/τ carry
+    independent noise. So
     ‖A D(α(y + τσb) + μA1, s√(1+τ²)) − (α(y − σb/τ) + μA1)‖² / m − s²(1 + 1/τ²)
     is an estimate of the error from one network pass, without a divergence.
 
@@ -108,8 +107,8 @@ def ne_r2r(
     what was never measured. Another operator, where y is a complete image: the denoiser sees
     its measurement, with noise of covariance I − AAᵀ (``complement``) that makes it white.
     """
-    shown = (given or problem.operator).mask_noise
-    b = shown(noise)
+    part = given or problem.operator
+    b = part.noise(noise)
     s = alpha * sigma
     level = recorrupted_level(s, tau)
     noisier = rescale(y + expand(tau * sigma) * b, alpha, mu, problem)
@@ -119,7 +118,7 @@ def ne_r2r(
         noisier = noisier + expand(level) * complement
     target = rescale(y - expand(sigma / tau) * b, alpha, mu, problem)
     residual = problem.A(denoiser(noisier, level)) - target
-    seen = shown(torch.ones_like(y))
+    seen = part.mask_noise(torch.ones_like(y))
     noise_of_target = expand(s.square()) * (1 + seen * expand(tau**-2))
     unbiased = residual.square() - problem.mask_noise(noise_of_target)
     return _total(unbiased, weight) / problem.measured(y).clamp_min(1)
@@ -145,7 +144,7 @@ def rehearsed(
     ``given`` shows the denoiser only part of it, as in `ne_r2r`; ``noise`` is like what is shown.
     """
     given = given or problem.operator
-    shown = shown_part(y, problem, given) + expand(sigma) * given.mask_noise(noise)
+    shown = shown_part(y, problem, given) + expand(sigma) * given.noise(noise)
     residual = problem.A(denoiser(shown, sigma)) - y
     return _total(residual.square(), weight) / problem.measured(y).clamp_min(1)
 
@@ -166,7 +165,7 @@ def equivariance(
     D fills in must survive being measured again. The gradient flows through x̂ too.
     """
     moved = transform(denoiser(y, sigma))
-    again = problem.A(moved) + expand(level) * problem.mask_noise(noise)
+    again = problem.A(moved) + expand(level) * problem.noise(noise)
     return _total((moved - denoiser(again, level)).square(), weight) / moved[0].numel()
 
 

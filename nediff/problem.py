@@ -12,7 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from nediff.errors import NediffError
-from nediff.operators import Convolution, Fourier, Identity, LinearOperator, Mask, Physics
+from nediff.operators import (
+    Colour,
+    Coloured,
+    Convolution,
+    Fourier,
+    Identity,
+    LinearOperator,
+    Mask,
+    Physics,
+)
 
 PATTERNS = ("RGGB", "BGGR", "GRBG", "GBRG")
 
@@ -31,9 +40,9 @@ class Problem:
     raw: bool = False
 
     @classmethod
-    def denoising(cls, sigma: float, channels: int = 1) -> Problem:
-        """y = x + σ_n η."""
-        return cls(sigma=sigma, channels=channels)
+    def denoising(cls, sigma: float, channels: int = 1, colour: Colour | None = None) -> Problem:
+        """y = x + σ_n η; with a ``colour`` the noise η is correlated."""
+        return cls(sigma, channels, Identity() if colour is None else Coloured(colour))
 
     @classmethod
     def inpainting(cls, mask: ArrayLike | Tensor, sigma: float, channels: int = 1) -> Problem:
@@ -138,8 +147,12 @@ class Problem:
         return self.operator.A(torch.ones_like(self.operator.A_adjoint(like)))
 
     def mask_noise(self, noise: Tensor) -> Tensor:
-        """Noise as the instrument adds it: zero where nothing is measured."""
+        """Zero where nothing is measured."""
         return self.operator.mask_noise(noise)
+
+    def noise(self, white: Tensor) -> Tensor:
+        """White noise → noise as the instrument adds it: masked, or correlated."""
+        return self.operator.noise(white)
 
     def measured(self, like: Tensor) -> Tensor:
         """m, the number of measured values per image, (B,)."""

@@ -32,7 +32,7 @@ from nediff.data import (
     read_sigmas,
 )
 from nediff.errors import NediffError
-from nediff.operators import Convolution, Fourier, LinearOperator, Mask
+from nediff.operators import Colour, Coloured, Convolution, Fourier, LinearOperator, Mask
 from nediff.problem import Problem
 
 CONFIG_FILE = "config.yaml"
@@ -122,7 +122,7 @@ def load_problem(folder: Path, config: RunConfig, physics: Any = None) -> Proble
     """The instrument of a run. A deepinv physics cannot be kept in a file and must be given."""
     path = folder / OPERATOR_FILE
     settings, sigma, channels = config.operator, config.data.sigma, config.network.channels
-    if settings.kind == "denoising":
+    if settings.kind == "denoising" and not settings.coloured:
         return Problem.denoising(sigma, channels)
     if settings.kind == "physics":
         return _given_physics(folder, config, physics)
@@ -149,6 +149,8 @@ def _given_physics(folder: Path, config: RunConfig, physics: Any) -> Problem:
 def build_operator(config: RunConfig, arrays: Mapping[str, Tensor]) -> LinearOperator:
     """The operator of a run and the arrays kept beside it; a ValueError says what is wrong."""
     settings = config.operator
+    if settings.coloured:
+        return Coloured(_colour(arrays["frequency"], arrays["power"], config.network.channels))
     if settings.kind in ("blur", "super_resolution"):
         return Convolution(_kernel(arrays["kernel"]), settings.stride, settings.kind)
     if settings.kind == "mri":
@@ -164,6 +166,14 @@ def _kernel(kernel: Tensor) -> Tensor:
     if not (torch.isfinite(kernel).all() and kernel.sum() > 0):
         raise ValueError("a kernel that is not finite or has no positive sum")
     return kernel
+
+
+def _colour(frequency: Tensor, power: Tensor, channels: int) -> Colour:
+    if frequency.ndim != 1 or power.shape != (len(frequency), channels, channels):
+        raise ValueError(f"a spectrum of shape {tuple(power.shape)} for {channels} channel(s)")
+    if not (torch.isfinite(power).all() and (frequency.diff() > 0).all()):
+        raise ValueError("a spectrum that is not finite, or whose frequencies do not increase")
+    return Colour(frequency.double().numpy(), power.double().numpy())
 
 
 def _mask(mask: Tensor, axes: int) -> Tensor:

@@ -86,6 +86,22 @@ def test_each_kind_of_bad_noise_has_its_warning(pictures: NDArray[np.float64]) -
         assert plain == {"few_images"}
 
 
+def test_the_command_tells_train_what_noise_it_is(pictures: NDArray[np.float64]) -> None:
+    """var = 0.05² (0.2 + 1.6 x) is a gain of 0.004; what is left without light is read noise."""
+    white = np.random.default_rng(0).normal(size=pictures.shape)
+    blurred = convolve(white, np.outer([1, 2, 1], [1, 2, 1])[None, None] / 6.0, mode="wrap")
+    correlated = diagnose(measured((pictures + SIGMA * blurred).astype(np.float32)))
+    assert " --sigma correlated " in correlated.command
+    bright = 0.5 + 3 * (clean("smooth", count=24) - 0.5) * 0.8
+    slanted = SIGMA * np.sqrt(np.clip(0.2 + 1.6 * bright, 0.05, None))
+    found = diagnose(measured(with_noise(bright, slanted, 0)))
+    words = found.command.split()
+    gain, read = (float(words[words.index(name) + 1]) for name in ("--gain", "--read-noise"))
+    assert gain == pytest.approx(0.004, rel=0.2)
+    assert read**2 == pytest.approx(found.noise.signal.constant, rel=0.02)
+    assert "--sigma" not in words
+
+
 def test_bad_images_have_their_warnings(pictures: NDArray[np.float64]) -> None:
     stripes = clean("stripes", count=24)
     stripes[..., :32] = stripes[..., 32:]

@@ -146,7 +146,7 @@ def _say_found(found: LearnedNoise) -> None:
         say(
             "Careful: the noise of neighbouring pixels is correlated (by "
             f"{across:.2f} across and {down:.2f} down), and training assumes that it is not: what "
-            "neighbours share will be taken for detail. Use the data as the sensor gave them, "
-            "before any resampling, or averages over 2 × 2 pixels; `nediff diagnose` shows more."
+            "neighbours share will be taken for detail. Train with --sigma correlated, or use "
+            "the data as the sensor gave them, before any resampling; `nediff diagnose` shows more."
         )
     warn_if_doubtful(sigma)

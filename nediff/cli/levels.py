@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from nediff.noise import Estimate
 
 Level = float | Path
-Told = Level | Literal["auto", "learn"]
-"""What --sigma of a training may be: "auto" is to be estimated from the data, "learn" learned."""
+Told = Level | Literal["auto", "learn", "correlated"]
+"""What --sigma of a training may be: "auto" and "correlated" are estimated from the data, white
+noise of one level, or correlated noise of a level for each image; "learn" is learned first."""
+UNTOLD = ("auto", "learn", "correlated")
+
 Simulated = Level | Literal["photons"]
 """What --simulate may be: a level, or the noise of --gain and --read-noise."""
 
@@ -40,7 +43,7 @@ def parse_level(text: str | None, option: str) -> Level | None:
     if path.suffix.lower() != ".csv":
         raise NediffError(
             f"{option} {text} is neither a number nor a CSV file with a noise level for each image"
-            f"{'; only train estimates it' if text in ('auto', 'learn') else ''}."
+            f"{'; only train estimates it' if text in UNTOLD else ''}."
         )
     if not path.is_file():
         raise NediffError(f"{option}: there is no file {path}.")
@@ -53,6 +56,8 @@ def parse_told(text: str | None) -> Told | None:
         return "auto"
     if text == "learn":
         return "learn"
+    if text == "correlated":
+        return "correlated"
     return parse_level(text, "--sigma")
 
 
@@ -91,7 +96,10 @@ def estimated_level(images: Measurements, kind: str) -> Estimate:
         "range; `nediff diagnose` says whether it is white and the same everywhere"
     )
     if not found.value > 0:
-        raise NediffError("No noise was found in these images; give --sigma if there is some.")
+        raise NediffError(
+            "No white noise was found in these images; if theirs is correlated (`nediff diagnose` "
+            "says so), train with --sigma correlated, else give --sigma."
+        )
     warn_if_doubtful(found)
     return found
 

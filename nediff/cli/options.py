@@ -102,10 +102,11 @@ ToldOption = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
         "--sigma",
-        metavar="NUMBER|CSV|auto|learn",
+        metavar="NUMBER|CSV|auto|learn|correlated",
         help="Noise level σ: a fraction of the intensity range, or see --units; or a CSV file "
         "with the columns name and sigma, a row for each image; or auto, to be estimated; or "
-        "learn, by a small network first.",
+        "learn, by a small network first; or correlated, estimated, for noise that goes on from "
+        "pixel to pixel.",
     ),
 ]
 UnitsOption = Annotated[UnitsName, typer.Option(help="What --sigma and --simulate are in.")]

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.progress import Progress, TaskID
 
 from nediff.cli.console import bar, console, counting, say
+from nediff.cli.correlated import correlated_noise
 from nediff.cli.inputs import settle_range, simulated
 from nediff.cli.learn import LearningStopped, LearnRequest, learned_level
 from nediff.cli.levels import (
@@ -237,16 +238,9 @@ def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements, Problem]:
         f"{len(images)} images, {images.channels} channel(s); intensity range "
         f"[{r.low:g}, {r.high:g}]: {images.range_chosen}"
     )
-    measurements, plan = images, request.plan
-    if isinstance(request.sigma, str):
-        if request.simulate is not None:
-            measurements, _ = _with_noise(request, images, problem)
-        sigma, plan = _found_noise(request, measurements, problem)
-    else:
-        measurements, sigma = _with_noise(request, images, problem)
-    problem = replace(problem, sigma=sigma)
-    check_sigma(sigma, measurements)
-    _say_noise(measurements, sigma)
+    measurements, problem, plan = _with_its_noise(request, images, problem)
+    check_sigma(problem.sigma, measurements)
+    _say_noise(measurements, problem.sigma)
     check_measurements(measurements, problem)
     recipe = recipe_of(request.operator, request.plan.recipe)
     if problem.kind != "denoising":
@@ -256,6 +250,22 @@ def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements, Problem]:
     plan = replace(plan, recipe=recipe)
     config = plan_run(measurements, problem, plan, request.data, request.axes)
     return config, measurements, problem
+
+
+def _with_its_noise(
+    request: TrainRequest, images: Measurements, problem: Problem
+) -> tuple[Measurements, Problem, Plan]:
+    """The measurements and the instrument with their noise: told, simulated or found."""
+    if request.sigma == "correlated":
+        simulated = request.simulate is not None
+        return *correlated_noise(images, problem, simulated), request.plan
+    if not isinstance(request.sigma, str):
+        measurements, sigma = _with_noise(request, images, problem)
+        return measurements, replace(problem, sigma=sigma), request.plan
+    if request.simulate is not None:
+        images, _ = _with_noise(request, images, problem)
+    sigma, plan = _found_noise(request, images, problem)
+    return images, replace(problem, sigma=sigma), plan
 
 
 def _found_noise(

@@ -144,8 +144,9 @@ def _about_noise(noise: Noise) -> Iterator[Advice]:
         yield Advice(
             "correlated",
             f"The noise of neighbouring pixels is correlated ({across:+.2f} across, {down:+.2f} "
-            "down): it was interpolated, filtered or compressed. Training takes it for image.",
-            "Use the data before demosaicing, resizing or filtering, or average 2 × 2 pixels.",
+            "down): it was interpolated, filtered or compressed. Taken for white, it would stay.",
+            "Train with --sigma correlated; better still, use the data before demosaicing, "
+            "resizing or compression.",
         )
     if noise.signal.dependent:
         yield _signal(noise)
@@ -172,7 +173,9 @@ def _about_evenness(noise: Noise, range: IntensityRange) -> Iterator[Advice]:
 def _signal(noise: Noise) -> Advice:
     signal = noise.signal
     sense = "grows" if signal.gain > 0 else "falls"
-    do = "Take 2/a √(a y + 3a²/8 + b) of the data (then σ is 1) before training."
+    do = "Train with --gain, --read-noise and --offset, as below."
+    if not noise.whiteness.white:
+        do = "Correlated noise can only be taken as even; use the camera's raw data if you can."
     if signal.gain < 0:
         do = "Undo the tone curve of the camera, or use its raw data."
     return Advice(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nediff.data import Measurements
+from nediff.data import IntensityRange, Measurements, photon_noise
 from nediff.diagnosis.advice import Advice, Facts, warnings_of
 from nediff.diagnosis.contrast import Contrast, contrast_of
 from nediff.diagnosis.expectation import Expectation, expectation_of
@@ -135,7 +135,7 @@ def diagnose(
         scales,
         expectation,
         warnings_of(noise, contrast, scales, expectation, facts, measurements.range),
-        _command(source, axes, sigma, measurements),
+        _command(source, axes, noise, measurements),
         _examples(measurements, seed),
     )
 
@@ -202,17 +202,26 @@ def _facts(
     )
 
 
-def _command(source: str, axes: str | None, sigma: float, measurements: Measurements) -> str:
-    """What to type next; in data units unless these are the unit range."""
+def _command(source: str, axes: str | None, noise: Noise, measurements: Measurements) -> str:
+    """What to type next."""
     limits = measurements.range
-    words = f"nediff train {shlex.quote(source)}"
-    if (limits.low, limits.high) == (0, 1):
-        words += f" --sigma {sigma:.3g}"
-    else:
-        words += f" --sigma {sigma * limits.scale:.3g} --units data"
+    words = f"nediff train {shlex.quote(source)} {_as_options(noise, limits)}"
     if measurements.range_chosen.endswith("as given"):
         words += f" --range {limits.low:g} {limits.high:g}"
     return words + (f" --axes {axes}" if axes else "") + " --out runs/restorer"
+
+
+def _as_options(noise: Noise, limits: IntensityRange) -> str:
+    """The noise as `train` is told of it; σ in data units unless these are the unit range."""
+    if not noise.whiteness.white:
+        return "--sigma correlated"
+    if noise.signal.dependent and noise.signal.gain > 0:
+        told = photon_noise(noise.signal.gain, noise.signal.constant)
+        options = f"--gain {told.gain:.3g} --read-noise {told.read_noise:.3g}"
+        return options + (f" --offset {told.offset:.4g}" if told.offset else "")
+    if (limits.low, limits.high) == (0, 1):
+        return f"--sigma {noise.sigma.value:.3g}"
+    return f"--sigma {noise.sigma.value * limits.scale:.3g} --units data"
 
 
 def _examples(measurements: Measurements, seed: int) -> tuple[tuple[str, NDArray[np.float32]], ...]:

@@ -91,7 +91,7 @@ class BlindScores:
         y = expand(shrunk) * y
         probe = Draws(self.seed, f"blind {name}", 1, y.device).normal_like(y)
         denoiser = self.restorer.denoiser_of(problem)
-        sure = estimate_error(denoiser, y, sigma, problem.mask_noise(probe), problem)
+        sure = estimate_error(denoiser, y, sigma, problem.noise(probe), problem)
         self._sure += sure.scaled(1 / shrunk.item())
         here = denoiser(y, sigma)
         for k, contrast in enumerate(CONTRASTS):

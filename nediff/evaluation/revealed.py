@@ -104,7 +104,7 @@ def draw_pair(
     alpha = 1 / math.sqrt(1 + TAU**2)
     whole, problem = restorer.measured(y)
     noise = Draws(seed, f"pair {name}", 1, y.device).normal_like(y[None])[0]
-    b = problem.mask_noise(problem.lift(noise[None].to(whole.device)))
+    b = problem.noise(problem.lift(noise[None].to(whole.device)))
     first = alpha * (y + TAU * sigma * _stored(b, problem).to(y.device))
     second = alpha * (whole - sigma / TAU * b)
     samples = restorer.sample(first, n, derive_key("pair", seed, name), sigma).to(whole.device)

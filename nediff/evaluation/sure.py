@@ -69,7 +69,9 @@ def estimate_error(
         E(SURE − ‖f − Ax‖²)² = E[4σ²‖y − f‖² + 4σ⁴ tr J² − 2mσ⁴],
 
     and the probe adds 4σ⁴ Var(b·Jb) = 4σ⁴ (‖J‖² + tr J²). Both traces by the same probe,
-    ‖Jb‖² and b·J(Jb), which takes three passes through the network.
+    ‖Jb‖² and b·J(Jb), which takes three passes through the network. Correlated noise, of
+    covariance σ²C, has b ~ N(0, C), tr CJ, and (y − f)·C(y − f), tr (CJ)², tr C² and
+    tr CJᵀCJ instead.
     """
 
     def f(u: Tensor) -> Tensor:
@@ -79,13 +81,15 @@ def estimate_error(
         return (f(y + expand(step) * direction) - value) / expand(step)
 
     value, step = f(y), 0.01 * sigma
+    covariance = problem.operator.covariance
     once = problem.mask_noise(pushed(probe))
-    twice = pushed(once)
+    spread, rest = covariance(once), y - value
     m, variance = problem.measured(y).double(), sigma.double().square()
-    trace, squared = _dot(probe, once), _dot(probe, twice)
-    residual = _dot(y - value, y - value)
-    own = 4 * variance * residual + 4 * variance**2 * squared - 2 * m * variance**2
-    probed = 4 * variance**2 * (_dot(once, once) + squared)
+    trace, squared = _dot(probe, once), _dot(probe, pushed(spread))
+    residual = _dot(rest, rest)
+    own = 4 * variance * _dot(rest, covariance(rest)) + 4 * variance**2 * squared
+    own = own - 2 * variance**2 * problem.operator.covariance_square(y).double()
+    probed = 4 * variance**2 * (_dot(once, spread) + squared)
     sure = residual + 2 * variance * trace - m * variance
     sums = (sure, own + probed, variance * trace, m)
     return Sure(*(float(part.sum()) for part in sums))

@@ -66,7 +66,7 @@ class View:
         """Measure the truth anew at another noise level, as the instrument stores it."""
         clean = self.operator.A(self.x)
         key = derive_key("evaluate", seed, name)
-        noise = self.operator.mask_noise(normal_field([key], *clean.shape[1:]))
+        noise = self.operator.noise(normal_field([key], *clean.shape[1:]))
         y = clean + level * noise
         if self.problem.raw:
             y = y.sum(dim=1, keepdim=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nediff.noise.blocks import Blocks, gather_blocks
+from nediff.noise.colour import ColouredNoise, estimate_colour
 from nediff.noise.floor import Estimate
 from nediff.noise.level import NoiseLevel, estimate_level
 from nediff.noise.signal import PoissonGaussian, estimate_signal_dependence
@@ -11,6 +12,7 @@ from nediff.noise.whiteness import Whiteness, estimate_whiteness
 
 __all__ = [
     "Blocks",
+    "ColouredNoise",
     "Estimate",
     "NoiseLevel",
     "PoissonGaussian",
@@ -18,6 +20,7 @@ __all__ = [
     "Whiteness",
     "estimate_by_channel",
     "estimate_by_position",
+    "estimate_colour",
     "estimate_level",
     "estimate_signal_dependence",
     "estimate_whiteness",

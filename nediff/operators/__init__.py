@@ -7,9 +7,20 @@ which part of it a crop of a measurement belongs to. `window` gives the operator
 """
 
 from nediff.operators.base import Identity, LinearOperator, turn
+from nediff.operators.coloured import Colour, Coloured
 from nediff.operators.convolution import Convolution
 from nediff.operators.fourier import Fourier
 from nediff.operators.mask import Mask
 from nediff.operators.physics import Physics
 
-__all__ = ["Convolution", "Fourier", "Identity", "LinearOperator", "Mask", "Physics", "turn"]
+__all__ = [
+    "Colour",
+    "Coloured",
+    "Convolution",
+    "Fourier",
+    "Identity",
+    "LinearOperator",
+    "Mask",
+    "Physics",
+    "turn",
+]

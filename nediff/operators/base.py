@@ -82,8 +82,20 @@ class LinearOperator(ABC):
         """
 
     def mask_noise(self, noise: Tensor) -> Tensor:
-        """Noise as the instrument adds it: zero where nothing is measured."""
+        """Zero where nothing is measured."""
         return noise
+
+    def noise(self, white: Tensor) -> Tensor:
+        """White noise → noise as the instrument adds it, of variance 1 where it measures."""
+        return self.mask_noise(white)
+
+    def covariance(self, values: Tensor) -> Tensor:
+        """C v, with C the covariance of `noise`."""
+        return self.noise(self.noise(values))
+
+    def covariance_square(self, like: Tensor) -> Tensor:
+        """tr C² for measurements ``like`` (B, C', h, w), (B,)."""
+        return self.mask_noise(torch.ones_like(like)).flatten(1).sum(1)
 
     def guide(self, x: Tensor) -> Tensor | None:
         """What else the network should see of the operator, (B, guides, H, W)."""

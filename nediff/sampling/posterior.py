@@ -107,7 +107,7 @@ def _sample_chunk(
     def noise(step: int) -> Tensor:
         field_keys = [derive_key("sample", seed, k, step) for seed, k in keys]
         field = normal_field(field_keys, channels, height, width, device=y.device)
-        return problem.mask_noise(field.double())
+        return problem.noise(field.double())
 
     sigma_min = sigma * settings.sigma_min_ratio
     levels = noise_levels(sigma, sigma_min, settings.steps, settings.gamma)

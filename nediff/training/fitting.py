@@ -39,7 +39,7 @@ from nediff.data import (
 from nediff.data.settle import refuse_curved, settle_range
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser
-from nediff.operators import Convolution, Fourier, Identity, Mask
+from nediff.operators import Coloured, Convolution, Fourier, Identity, Mask
 from nediff.problem import Problem
 from nediff.recipes import recipe_named
 from nediff.restorer import Restorer
@@ -282,6 +282,10 @@ def _batch(plan: Plan, measurements: Measurements, problem: Problem, crops: int 
 def _recipe(plan: Plan, problem: Problem) -> RecipeConfig:
     """The recipe for this operator; refused where it cannot work with it."""
     recipe = recipe_named(plan.recipe, problem.kind)
+    if isinstance(problem.operator, Coloured) and recipe.pool != (1,):
+        if recipe.name != "default":
+            raise NediffError("Pooled, correlated noise has another colour; use pool=(1,).")
+        recipe = recipe.model_copy(update={"pool": (1,), "pool_weights": (1.0,)})
     if recipe.pool != (1,) and not isinstance(problem.operator, (Identity, Mask, Convolution)):
         raise NediffError(f"Measurements of {problem.kind} cannot be pooled; use pool=(1,).")
     if recipe.hide and not isinstance(problem.operator, (Mask, Fourier)):
