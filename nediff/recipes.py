@@ -75,6 +75,7 @@ _DEFAULTS: dict[str, dict[str, object]] = {
     "inpainting": {
         "pool": (1, 2, 4),
         "pool_weights": (0.3, 0.35, 0.35),
+        "pool_until": 0.4,
         "hide": 0.2,
         "rehearse": 0.75,
         "rehearse_from": 0.25,
