@@ -31,17 +31,16 @@ PROBLEMS: dict[str, tuple[str, ...]] = {
     "inpainting": ("supervised", "default", "paper", "ei"),
     "demosaicing": ("supervised", "default", "paper", "ei"),
     "mri": ("supervised", "default", "filled", "ei"),
-    "blur": ("supervised", "default", "unrolled", "ei"),
+    "blur": ("supervised", "default", "filled", "ei"),
 }
 TITLES = {"inpainting": "Inpainting", "demosaicing": "Demosaicing", "mri": "MRI", "blur": "Blur"}
-OURS = ("default", "unrolled", "filled")
+OURS = ("default", "filled")
 """With the spread we learn for what was not measured; the others have none."""
 WORDS = {
     "supervised": "supervised (needs clean images)",
     "default": "**ours, the default recipe**",
     "paper": "ours as in the paper (NE-SURE + EI)",
     "ei": "EI (SURE + EI at σ_n)",
-    "unrolled": "ours, unrolled network",
     "filled": "ours, network on the first guess only",
 }
 
@@ -83,8 +82,8 @@ def open_training(data: Path, name: str) -> Any:
 def config_of(name: str, method: str, measurements: Any, steps: int) -> Any:
     from nediff.training.fitting import Plan, plan_run
 
-    kind = {"unrolled": "unrolled", "filled": "edm"}.get(method)  # or what is best for the operator
-    recipe = "default" if kind else method
+    kind = "edm" if method == "filled" else None  # else what is best for the operator
+    recipe = "default" if method == "filled" else method
     plan = Plan(steps=steps, recipe=recipe, kind=kind, seed=SEED)
     return plan_run(measurements, problem_of(name), plan, "mri128" if name == "mri" else "cats64")
 

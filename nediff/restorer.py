@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -145,7 +146,8 @@ class Restorer:
         if self.unmeasured is not None:
             variance = self.unmeasured.variance(batch, estimate, levels, problem.operator)
             variance = variance * expand(levels >= self._least * (1 - 1e-6))
-            samples = add_unseen(samples, variance, problem.operator, seeds)
+            shaped = partial(self.unmeasured.noise, variance=variance, operator=problem.operator)
+            samples = add_unseen(samples, shaped, seeds)
         return _like(y, samples / expand(alpha), leading=(n,))
 
     def _corrects(self, settings: SamplerSettings) -> bool:

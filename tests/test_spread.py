@@ -24,7 +24,13 @@ from nediff.restorer import Restorer
 from nediff.training.fitting import Plan, plan_run, run_training, start_folder
 from nediff.training.misses import hidden_pixels
 from nediff.training.spread import likelihood, with_spread
-from nediff.unmeasured import SPREAD_FILE, UnmeasuredSpread, add_unseen
+from nediff.unmeasured import (
+    SPREAD_FILE,
+    UnmeasuredSpread,
+    add_unseen,
+    filtered,
+    radial_power,
+)
 
 SIGMA, PRIOR, SIDE = 0.1, 0.15, 48
 """Clean pixels are independent, N(0.5, PRIOR²): an unmeasured one has exactly that posterior."""
@@ -134,11 +140,10 @@ def test_added_noise_depends_on_seed_and_number_alone() -> None:
     samples = torch.zeros(3, 2, 1, 8, 8)
     variance = torch.full((2, 1, 8, 8), 0.04)
     variance[:, :, :4] = 0.0
-    unmeasured = Mask(torch.zeros(1, 1, 8, 8))
-    noisy = add_unseen(samples, variance, unmeasured, [5, 6])
+    noisy = add_unseen(samples, lambda white: variance.sqrt() * white, [5, 6])
     assert noisy[..., :4, :].abs().max() == 0
     assert noisy[..., 4:, :].std().item() == pytest.approx(0.2, rel=0.3)  # 192 values, 6 s.e.
-    alone = add_unseen(samples[:2, 1:], variance[1:], unmeasured, [6])
+    alone = add_unseen(samples[:2, 1:], lambda white: variance[1:].sqrt() * white, [6])
     torch.testing.assert_close(alone, noisy[:2, 1:])
     assert not torch.equal(noisy[0], noisy[1])
 
@@ -230,6 +235,31 @@ def test_every_instrument_spreads_what_it_does_not_see_and_nothing_else(
     difference = torch.from_numpy(loud.sample(y, 4) - plain.sample(y, 4))[:, 0]
     assert difference.std() > 0.01
     assert problem.operator.A(difference).std() < 0.05 * difference.std()
+    assert (honest.unmeasured.spectrum is None) == (name != "blur")
     physics = problem.operator.physics if isinstance(problem.operator, Physics) else None
     again = nediff.load(tmp_path, physics=physics)
     np.testing.assert_allclose(again.sample(y, 2), honest.sample(y, 2), atol=1e-5)
+
+
+def test_filtered_noise_has_its_spectrum() -> None:
+    """White noise has 1 in every ring; filtered, what was asked for."""
+    rings, asked = 6, torch.tensor([0.6, 0.7, 1.0, 1.3, 1.0, 0.8])
+    white = torch.randn(64, 3, 48, 40, generator=torch.Generator().manual_seed(0))
+    # the smallest ring has 25 or so frequencies of 192 fields, half of them independent: a
+    # standard error of 2 %; lines between the middles of the rings differ a little from steps
+    torch.testing.assert_close(
+        radial_power(white, rings), torch.ones(rings).double(), rtol=0.08, atol=0
+    )
+    found = radial_power(filtered(white, asked), rings)
+    torch.testing.assert_close(found, asked.double(), rtol=0.12, atol=0)
+
+
+def test_a_spectrum_is_saved_and_loaded(tmp_path: Path) -> None:
+    problem = instruments()["blur"]
+    noisy = scenes(4, 0).simulate(SIGMA, 0, problem)
+    run = nediff.fit(noisy, problem, steps=3, size="tiny", crop=24, out=tmp_path)
+    again = nediff.load(tmp_path)
+    assert run.unmeasured is not None
+    assert again.unmeasured is not None
+    assert run.unmeasured.spectrum is not None
+    torch.testing.assert_close(again.unmeasured.spectrum, run.unmeasured.spectrum)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nediff.divergence import expand
 from nediff.groups import GROUPS
-from nediff.operators import Fourier, LinearOperator
+from nediff.operators import Fourier, LinearOperator, Mask
 from nediff.problem import Problem
 from nediff.randomness import Draws
 from nediff.recipes import Batch, hide_values
@@ -54,30 +54,33 @@ def hidden_pixels(batch: Batch, draws: Draws) -> Task:
     )
 
 
-def mosaicked_again(batch: Batch, draws: Draws, sigma: Tensor | None = None) -> Task:
-    """For mosaics: averages of posterior samples, y, are complete images, mosaicked again.
+def measured_again(batch: Batch, draws: Draws, sigma: Tensor | None = None) -> Task:
+    """For mosaics and blur: averages of posterior samples, y, are complete images, measured again.
 
-    A block of 2×2 pixels has all colours, so most of its average was measured. Gathered mosaics
-    would do without samples, but are aliased: their colours have detail that is far too strong,
-    and the misses came out a quarter too large. The noise is that of the batch, or ``sigma``.
+    A block of 2×2 pixels of a mosaic has all colours, so most of its average was measured; and
+    averaged, a blurred image is hardly blurred. (Gathered mosaics would do without samples, but are
+    aliased: their colours have detail that is far too strong, and the misses came out a quarter too
+    large.) A miss is x̂ − y, of a mosaic where nothing is measured, of a blurred image everywhere.
+    The noise is that of the batch, or ``sigma``.
     """
     given = batch.given
     assert given is not None
     level = batch.sigma if sigma is None else sigma
-    hidden = 1 - given.known(batch.y)
-    noise = expand(level) * draws.normal_like(batch.y)
+    everywhere = torch.ones_like(batch.y)
+    unknown = 1 - given.known(batch.y) if isinstance(given, Mask) else everywhere
+    clear = given.A(batch.y)
     return Task(
-        given.mask_noise(batch.y + noise),
+        clear + expand(level) * given.mask_noise(draws.normal_like(clear)),
         level,
         given,
-        lambda estimate: hidden * (estimate - batch.y),
-        hidden,
-        torch.zeros_like(hidden),
+        lambda estimate: unknown * (estimate - batch.y),
+        unknown,
+        torch.zeros_like(unknown),
     )
 
 
 def coarse_again(batch: Batch, draws: Draws, sigma: float | Tensor) -> Task:
-    """For blur and super-resolution: the pooled measurement y is an image, measured again.
+    """For super-resolution: the pooled measurement y is an image, measured again.
 
     Its own noise reaches the new measurement through A and is made white; noise is added up to
     ``sigma``. What A does not see of it, N(x̂ − y), has noise that the network was not shown.

@@ -8,7 +8,9 @@ A small network learns that variance v by the Gaussian likelihood,
 
 - Masks: measured pixels are hidden. Mosaics: averages over 2×2 pixels of posterior samples are
   complete images, mosaicked again.
-- Blur and super-resolution: the pooled measurement is an image, measured again.
+- Blur: likewise, blurred again. There v is the variance of the whole image, and what samples do not
+  have of it is found by frequency, with such images of measurements that were held out.
+- Super-resolution: the pooled measurement is an image, measured again.
 - MRI, and any other physics: posterior samples are moved and measured again. They are smoother
   than true images; for MRI, hidden lines of k-space then tell by how much v must be larger.
 """
@@ -16,6 +18,7 @@ A small network learns that variance v by the Gaussian likelihood,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,6 +31,7 @@ from nediff.operators import Convolution, Fourier, Mask
 from nediff.problem import Problem
 from nediff.randomness import Draws, derive_key
 from nediff.restorer import Restorer
+from nediff.sampling import sample_posterior
 from nediff.training.batches import BatchSource
 from nediff.training.crops import blocks
 from nediff.training.misses import (
@@ -35,19 +39,25 @@ from nediff.training.misses import (
     coarse_again,
     hidden_lines,
     hidden_pixels,
-    mosaicked_again,
+    measured_again,
     moved_again,
 )
 from nediff.training.rehearsal import SIDE, draw_rehearsal
 from nediff.training.schedule import learning_rate
-from nediff.unmeasured import UnmeasuredSpread
+from nediff.unmeasured import UnmeasuredSpread, radial_power
 
 SHARE_OF_STEPS = 0.1
 """Steps of this network for each step of the denoiser's training."""
 OWN_IMAGES = 64
 """So many images of our own are moved and measured again …"""
 OWN_SQUARES = 256
-"""… or squares of them averaged and mosaicked again."""
+"""… or squares of them averaged and measured again."""
+RINGS = 12
+"""Of frequencies, in which the spread of samples is compared with their misses."""
+COMPARED = 64
+"""Crops of images that were held out, for that comparison, with …"""
+COMPARED_SAMPLES = 4
+"""… so many samples each."""
 
 Report = Callable[[int, int], None]
 Tasks = Callable[[int], Iterable[Task]]
@@ -72,6 +82,12 @@ def with_spread(
     network = learn_spread(denoiser, config, tasks, report, stop)
     if network is None:
         return None
+    if _is_blur(problem):
+        steps = range(-(-COMPARED // config.training.batch))
+        seen = _averaged_tasks(restorer, heldout, config.training.seed + 2, COMPARED)
+        spectrum = missing_spectrum(restorer, [task for step in steps for task in seen(step)])
+        if spectrum is not None:
+            return Restorer(problem, denoiser, config, UnmeasuredSpread(network, 1.0, spectrum))
     scale = 1.0
     if isinstance(problem.operator, Fourier):
         scale = missing_scale(denoiser, network, _line_tasks(restorer, heldout))
@@ -122,8 +138,8 @@ def _tasks(restorer: Restorer, train: Measurements) -> Tasks:
     def draws(samples: list[int]) -> Draws:
         return Draws(seed, "spread", samples, restorer.device)
 
-    if restorer.problem.kind == "demosaicing":
-        return _mosaic_tasks(restorer, train, seed)
+    if restorer.problem.kind == "demosaicing" or _is_blur(restorer.problem):
+        return _averaged_tasks(restorer, train, seed, OWN_SQUARES)
     if isinstance(operator, Mask):
         masked = source(1)
         return lambda step: [
@@ -131,7 +147,7 @@ def _tasks(restorer: Restorer, train: Measurements) -> Tasks:
             for samples, batch in masked.groups(step)
         ]
     if isinstance(operator, Convolution):
-        factor = max(2, operator.stride)
+        factor = operator.stride
         coarse, by = source(factor), blocks(operator, factor)
         return lambda step: [
             coarse_again(b := batch.to(restorer.device), draws(samples), by * b.sigma)
@@ -141,21 +157,26 @@ def _tasks(restorer: Restorer, train: Measurements) -> Tasks:
     return _moved_tasks(restorer, train, seed)
 
 
-def _mosaic_tasks(restorer: Restorer, train: Measurements, seed: int) -> Tasks:
-    """Posterior samples of squares of training images, averaged over 2×2 pixels."""
+def _is_blur(problem: Problem) -> bool:
+    """Whether detail is weakened little by little, not seen or unseen."""
+    return isinstance(problem.operator, Convolution) and problem.operator.stride == 1
+
+
+def _averaged_tasks(restorer: Restorer, images: Measurements, seed: int, squares: int) -> Tasks:
+    """Posterior samples of squares of images, averaged over 2×2 pixels."""
     problem, settings, device = restorer.problem, restorer.config.training, restorer.device
-    side = max(settings.crop, min(SIDE, train.min_size))
-    pixels = OWN_SQUARES * side**2
-    own = draw_rehearsal(restorer.denoiser, train, problem, settings.crop, pixels, seed, device)
+    side = max(settings.crop, min(SIDE, images.min_size))
+    pixels = squares * side**2
+    own = draw_rehearsal(restorer.denoiser, images, problem, settings.crop, pixels, seed, device)
     halved = restorer.config.recipe.model_copy(update={"pool": (2,), "pool_weights": (1.0,)})
 
     def tasks(step: int) -> list[Task]:
         samples = range(step * settings.batch, (step + 1) * settings.batch)
         return [
-            mosaicked_again(
+            measured_again(
                 batch.to(device),
                 Draws(seed, "spread", group, device),
-                _some_sigmas(train, seed, group, device),
+                _some_sigmas(images, seed, group, device),
             )
             for group, batch in own.groups(samples, problem, settings.crop, halved, seed)
             if batch.given is not None  # images too small to be averaged
@@ -252,6 +273,31 @@ def remaining_share(
         shown += float(unseen.var(dim=0).sum())
         total += float((problem.operator.unseen_share(estimate) * variance).sum())
     return min(max(1 - shown / total, 0.0), 1.0) if total > 0 else 0.0
+
+
+@torch.no_grad()
+def missing_spectrum(restorer: Restorer, tasks: Iterable[Task]) -> Tensor | None:
+    """What samples miss of E[miss²], by frequency and relative to its mean, (RINGS,).
+
+    In each ring, max(E|miss|² − Var(samples), 0) / mean E|miss|². None where there is no task.
+    """
+    missed, drawn, mean, weight = torch.zeros(RINGS).double(), torch.zeros(RINGS).double(), 0.0, 0
+    for task in tasks:
+        problem = restorer.problem.with_operator(task.given)
+        network = partial(restorer.denoiser, operator=task.given)
+        size, seeds = task.shown.shape[-2:], range(len(task.shown))
+        miss = task.given.frame(task.miss(network(task.shown, task.sigma)), *size)
+        samples = sample_posterior(
+            network, task.shown, task.sigma, problem, COMPARED_SAMPLES, seeds, restorer.sampler
+        )
+        deviation = task.given.frame((samples - samples.mean(0)).flatten(0, 1), *size)
+        count = len(task.shown)
+        missed += count * radial_power(miss, RINGS)
+        drawn += count * radial_power(deviation, RINGS) * COMPARED_SAMPLES / (COMPARED_SAMPLES - 1)
+        mean, weight = mean + count * float(miss.double().square().mean()), weight + count
+    if weight == 0 or mean == 0:
+        return None
+    return ((missed - drawn).clamp_min(0) / mean).float()
 
 
 def likelihood(denoiser: Denoiser, spread: SpreadNetwork, task: Task) -> Tensor:
