@@ -245,7 +245,8 @@ def _row(piece: dict[str, Any]) -> list[str]:
         values = [metrics.get(f"{name}_{kind}") for kind in ("estimate", "sample")]
         return "" if None in values else " / ".join(f"{v:.{digits}f}" for v in values)
 
-    missed = last["psnr_unmeasured"]
+    by_pixels = piece["problem"] in ("inpainting", "demosaicing")
+    missed = last["psnr_unmeasured"] if by_pixels else None
     ratios = [s["error2_over_variance"] for s in (seen, unseen) if s is not None]
     return [
         WORDS[piece["method"]],

@@ -111,6 +111,30 @@ def test_samples_are_too_narrow_without_it_and_right_with_it(
     assert after.consistency == before.consistency
 
 
+def test_the_psnr_of_unmeasured_pixels_is_that_of_the_prior(
+    plain: Restorer, problem: Problem
+) -> None:
+    """Where nothing is measured the estimate is the mean, and errs by PRIOR² on average."""
+    clean = scenes(6, 9)
+    found = evaluate_with_truth(plain, clean.simulate(SIGMA, 9, problem), clean, samples=0)
+    # some 4100 pixels: a standard error of 2 %, 0.1 dB
+    expected = -10 * np.log10(PRIOR**2)
+    assert found.levels[-1].psnr_unmeasured == pytest.approx(expected, abs=0.4)
+
+
+def test_an_instrument_that_measures_no_pixel_as_such_has_no_such_psnr(plain: Restorer) -> None:
+    problem = instruments()["blur"]
+    clean = scenes(2, 9)
+
+    class Flat(Exact):
+        def forward(self, y: Tensor, sigma: Tensor, *rest: object, **more: object) -> Tensor:
+            return 0.5 * torch.ones_like(problem.operator.A_adjoint(y))
+
+    restorer = Restorer(problem, Flat(), plain.config)
+    found = evaluate_with_truth(restorer, clean.simulate(SIGMA, 9, problem), clean, samples=0)
+    assert found.levels[-1].psnr_unmeasured is None
+
+
 def test_the_likelihood_is_least_at_the_true_variance(plain: Restorer, problem: Problem) -> None:
     """Two wrong variances cost more than the right one, in both directions."""
     noisy = scenes(4, 3).simulate(SIGMA, 3, problem)

@@ -61,6 +61,7 @@ class View:
         inside = torch.zeros_like(self.x, dtype=torch.bool)
         self.operator.frame(inside, *size)[:] = True
         self.unmeasured = inside[0].numpy() & ~known
+        self.by_pixels = bool(known.any())  # a blur or MRI measures no pixel as such
 
     def measure(self, level: float, name: str, seed: int) -> Image:
         """Measure the truth anew at another noise level, as the instrument stores it."""
@@ -80,7 +81,7 @@ class View:
         truth, first = self._picture(x), self._picture(self.straight(filled))
         shown = self._picture(estimate)
         missed = None
-        if self.unmeasured.any() and not self.unmeasured.all():
+        if self.by_pixels and self.unmeasured.any():
             missed = decibels(float(np.square(estimate - x)[self.unmeasured].mean()))
         return Scores(psnr(first, truth), psnr(shown, truth), ssim(shown, truth), missed)
 
