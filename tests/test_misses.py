@@ -211,6 +211,13 @@ def blurred(width: float) -> tuple[Tensor, Task]:
     return kernel, task
 
 
+def exact_restorer(kernel: Tensor, task: Task) -> Restorer:
+    problem = Problem.blur(kernel, SIGMA, 1)
+    images = open_measurements(task.shown[:, 0].numpy(), axes="NHW", range=(0, 1))
+    plan = Plan(steps=10, size="tiny", crop=24)
+    return Restorer(problem, Exact(), plan_run(images, problem, plan, ""))
+
+
 def in_rings(power: Tensor) -> tuple[Tensor, Tensor]:
     """The means of a function of frequency (n, n) in the rings, and how many values each has."""
     f = torch.fft.fftfreq(power.shape[0])
@@ -227,10 +234,7 @@ def test_what_samples_of_a_blur_miss_is_found_at_every_frequency() -> None:
     w = √λ P²/(P²λ + σ_min²): nearly all where λ ≫ (σ_min/P)², and nearly nothing where λ is small.
     """
     kernel, task = blurred(1.2)
-    problem = Problem.blur(kernel, SIGMA, 1)
-    images = open_measurements(task.shown[:, 0].numpy(), axes="NHW", range=(0, 1))
-    plan = Plan(steps=10, size="tiny", crop=24)
-    restorer = Restorer(problem, Exact(), plan_run(images, problem, plan, ""))
+    restorer = exact_restorer(kernel, task)
     found = missing_spectrum(restorer, [task])
     assert found is not None
 
@@ -251,10 +255,6 @@ def test_what_samples_of_a_blur_miss_is_found_at_every_frequency() -> None:
 
 def test_an_instrument_that_sees_all_misses_nothing() -> None:
     kernel, task = blurred(0.2)
-    problem = Problem.blur(kernel, SIGMA, 1)
-    images = open_measurements(task.shown[:, 0].numpy(), axes="NHW", range=(0, 1))
-    plan = Plan(steps=10, size="tiny", crop=24)
-    restorer = Restorer(problem, Exact(), plan_run(images, problem, plan, ""))
-    found = missing_spectrum(restorer, [task])
+    found = missing_spectrum(exact_restorer(kernel, task), [task])
     assert found is not None
     assert found.max() < 0.25
