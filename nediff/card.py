@@ -42,8 +42,8 @@ def _noise(data: DataConfig) -> str:
     if (photons := data.photons) is not None:
         return (
             f"photons (gain {photons.gain:g}, read noise {photons.read_noise:g}, offset "
-            f"{photons.offset:g} in the data's\nunits; σ = {data.sigma:.4g} where it is "
-            "stabilised)"
+            f"{photons.offset:g} in the data's\nunits{_estimated(data)}; σ = {data.sigma:.4g} "
+            "where it is stabilised)"
         )
     if data.sigmas is None:
         return (
@@ -55,6 +55,11 @@ def _noise(data: DataConfig) -> str:
         f"σ from {least:.4g} to {data.sigma:.4g} of the intensity range ({least * scale:.4g} to "
         f"{data.sigma * scale:.4g}\nin the data's units; say which with --sigma)"
     )
+
+
+def _estimated(data: DataConfig) -> str:
+    known = data.sigma_known
+    return ", estimated from the data" if known is not None and known.how == "estimated" else ""
 
 
 def _known(data: DataConfig) -> str:

@@ -19,6 +19,9 @@ OperatorName = Literal[
     "denoising", "inpainting", "demosaicing", "blur", "super_resolution", "mri", "physics"
 ]
 
+MOST_CHANNELS = 10_000
+"""Of an image: a network for more would not fit in any memory."""
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
@@ -63,13 +66,13 @@ class DataConfig(_Strict):
 
     source: str
     """The folder, glob or file the measurements came from (for the record)."""
-    low: float
-    high: float
+    low: float = Field(allow_inf_nan=False)
+    high: float = Field(allow_inf_nan=False)
     """The data's intensity range: unit = (value − low) / (high − low)."""
     range_chosen: str
     """How the range was chosen, in words."""
     axes: str | None = None
-    channels: int = Field(ge=1)
+    channels: int = Field(ge=1, le=MOST_CHANNELS)
     images: int = Field(ge=1)
     fingerprint: str = ""
     """Of the images' names and sizes: on them depend the split and the simulated noise."""
@@ -97,7 +100,7 @@ class OperatorConfig(_Strict):
     """Mosaics of one channel."""
     periodic: bool = False
     """The mask repeats over images of any size."""
-    stride: int = Field(default=1, ge=1)
+    stride: int = Field(default=1, ge=1, le=64)
     """Of a blur: every so many values are kept (super-resolution)."""
     image_shape: tuple[int, int, int] | None = None
     """Only for a deepinv physics."""
@@ -110,14 +113,14 @@ class NetworkConfig(_Strict):
 
     size: SizeName = "small"
     kind: KindName = "edm"
-    channels: int = Field(ge=1)
-    sigma_data: float = Field(gt=0)
+    channels: int = Field(ge=1, le=MOST_CHANNELS)
+    sigma_data: float = Field(gt=0, allow_inf_nan=False)
     """Standard deviation of the clean images about their means, for the preconditioning."""
-    guides: int = Field(default=0, ge=0)
+    guides: int = Field(default=0, ge=0, le=MOST_CHANNELS)
     """Channels that show the network what is measured (a mask)."""
     measured: bool = False
     """Whether it must fill in what the operator does not see (A ≠ I)."""
-    resolution: int = 64
+    resolution: int = Field(default=64, ge=8, le=4096)
     """Only for `paper`, whose attention layers depend on it."""
 
     @property
@@ -174,7 +177,7 @@ class RecipeConfig(_Strict):
     images (training/rehearsal.py) …"""
     rehearse_from: float = Field(default=0.5, gt=0, lt=1)
     """… once this share of the steps is done …"""
-    rehearse_rounds: int = Field(default=1, ge=1)
+    rehearse_rounds: int = Field(default=1, ge=1, le=1000)
     """… and drawn anew so many times in all, at equal distances."""
 
     @model_validator(mode="after")
@@ -204,18 +207,18 @@ class RecipeConfig(_Strict):
 class TrainingConfig(_Strict):
     """The optimisation."""
 
-    steps: int = Field(gt=0)
+    steps: int = Field(gt=0, le=10**9)
     """Fixed for the whole run, also when the budget was given in minutes."""
     minutes: float | None = None
     """The budget the steps were worked out from, if it was given in minutes."""
-    batch: int = Field(default=16, ge=1)
-    crop: int = Field(default=40, ge=8)
+    batch: int = Field(default=16, ge=1, le=10**6)
+    crop: int = Field(default=40, ge=8, le=10**5)
     optimizer: OptimizerName = "muon"
-    learning_rate: float = Field(default=1e-3, gt=0)
+    learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     """Of Adam; Muon's kernels learn at ten times this."""
-    warmup: int = 50
+    warmup: int = Field(default=50, ge=0)
     ema: float = Field(default=0.998, ge=0, lt=1)
-    clip: float = 1.0
+    clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     seed: int = 0
     validate_every: int = Field(default=250, ge=1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,7 @@ from torch import Tensor
 from nediff.data import atomic_path
 from nediff.divergence import expand
 from nediff.errors import NediffError
+from nediff.keeping import CHECKSUM, read_text
 from nediff.problem import Problem
 from nediff.randomness import derive_key, normal_field
 from nediff.sampling import SamplerSettings
@@ -55,26 +57,43 @@ class Correction:
             raise NediffError(f"{self.factor:g} and {self.floor:g} are no correction of a spread.")
 
     def apply(
-        self, samples: Tensor, estimate: Tensor, sigma: Tensor, problem: Problem, seeds: list[int]
+        self,
+        samples: Tensor,
+        estimate: Tensor,
+        sigma: Tensor,
+        problem: Problem,
+        seeds: list[int],
+        first: int = 0,
+        corner: tuple[int, int] = (0, 0),
     ) -> Tensor:
         """x̂ + √factor (x_k − x̂) + √floor σ ε for samples x_k (n, B, C, H, W), σ (B,).
 
         ``estimate`` x̂ is the posterior mean (B, C, H, W). The added noise ε is white, and only
-        where an image is measured pixel by pixel: elsewhere it would not be that of A x.
+        where an image is measured pixel by pixel: elsewhere it would not be that of A x. The
+        samples are those from number ``first`` on, of a part that begins at ``corner``.
         """
         out = estimate + math.sqrt(self.factor) * (samples - estimate)
         known = problem.operator.known(estimate)
         if self.floor == 0 or not bool((known > 0).any()):
             return out
-        keys = [derive_key("correction", seed, k) for k in range(len(out)) for seed in seeds]
-        noise = normal_field(keys, *out.shape[2:], device=out.device).view_as(out)
+        (top, left), numbers = corner, range(first, first + len(out))
+        keys = [derive_key("correction", seed, k) for k in numbers for seed in seeds]
+        noise = normal_field(keys, *out.shape[2:], top=top, left=left, device=out.device)
+        noise = noise.view_as(out)
         return out + math.sqrt(self.floor) * expand(sigma) * known * noise
 
 
 def save_correction(folder: Path, correction: Correction) -> None:
     """Write calibration.json."""
     with atomic_path(folder / CALIBRATION_FILE) as temporary:
-        temporary.write_text(json.dumps(asdict(correction), indent=2) + "\n", encoding="utf-8")
+        values = asdict(correction)
+        values[CHECKSUM] = _checksum(values)
+        temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def _checksum(values: dict[str, Any]) -> str:
+    """Of the values as they are written; Python reads the same numbers from that again."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def load_correction(folder: Path) -> Correction | None:
@@ -83,12 +102,15 @@ def load_correction(folder: Path) -> Correction | None:
     if not path.is_file():
         return None
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = json.loads(read_text(path))
+        told = stored.pop(CHECKSUM, None)
+        if told is not None and told != _checksum(stored):
+            raise ValueError("the checksum does not fit")
         stored["sampler"] = SamplerSettings(**stored["sampler"])
         if stored["conformal"] is not None:
             stored["conformal"] = Conformal(**stored["conformal"])
         return Correction(**stored)
-    except (ValueError, KeyError, TypeError, NediffError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, NediffError) as error:
         raise NediffError(
             f"{path} is damaged; remove it, and calibrate the run again (nediff calibrate)."
         ) from error

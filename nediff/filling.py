@@ -39,3 +39,15 @@ def _from_half_size(y: Tensor, mask: Tensor) -> Tensor:
     weight = F.avg_pool2d(F.pad(mask, pad), 2)
     coarse = fill_missing(total / weight.clamp_min(1e-6), (weight > 0).to(y.dtype))
     return F.interpolate(coarse, scale_factor=2.0, mode="nearest")[..., :height, :width]
+
+
+def fill_depth(mask: Tensor) -> int:
+    """How many times `fill_missing` halves the size until every pixel has a neighbour.
+
+    After d halvings it looks 2^(d+1) − 1 pixels away, in blocks of 2^d pixels.
+    """
+    depth, mask = 0, (mask > 0).float()
+    while not bool((_smooth(mask) > 1e-6).all()) and max(mask.shape[-2:]) > 1:
+        pad = (0, mask.shape[-1] % 2, 0, mask.shape[-2] % 2)
+        mask, depth = (F.avg_pool2d(F.pad(mask, pad), 2) > 0).float(), depth + 1
+    return depth

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from nediff.errors import NediffError
+from nediff.errors import NediffError, did_you_mean
 from nediff.operators import (
     Colour,
     Coloured,
@@ -66,6 +66,7 @@ class Problem:
         if pattern.upper() not in PATTERNS:
             raise NediffError(
                 f"There is no Bayer pattern '{pattern}'; there are {', '.join(PATTERNS)}."
+                + did_you_mean(pattern, PATTERNS)
             )
         mask = torch.zeros(1, 3, 2, 2)
         for place, colour in enumerate(pattern.upper()):

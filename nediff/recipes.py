@@ -15,7 +15,7 @@ from torch import Tensor
 from nediff import baselines, losses
 from nediff.config import RecipeConfig
 from nediff.divergence import ESTIMATORS, Map
-from nediff.errors import NediffError
+from nediff.errors import NediffError, did_you_mean
 from nediff.groups import GROUPS
 from nediff.networks.measured import expected_error
 from nediff.operators import Identity, LinearOperator, Mask
@@ -145,6 +145,7 @@ def recipe_named(name: str | RecipeConfig, kind: str = "denoising") -> RecipeCon
     if name not in recipes:
         raise NediffError(
             f"There is no recipe '{name}' for {kind}; there are: {', '.join(recipes)}."
+            + did_you_mean(name, recipes)
         )
     changes = _DEFAULTS.get(kind, {}) if name == "default" else {}
     return RecipeConfig.model_validate(recipes[name].model_dump() | changes)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from nediff.correction import Correction, load_correction, save_correction
 from nediff.data import IntensityRange
 from nediff.divergence import Map, expand
 from nediff.errors import NediffError
+from nediff.finish import Finish
 from nediff.networks import Denoiser, build_denoiser
 from nediff.problem import Problem
 from nediff.runs import (
@@ -32,9 +34,29 @@ from nediff.runs import (
 )
 from nediff.sampling import SamplerSettings, sample_posterior
 from nediff.sampling.posterior import Progress
-from nediff.unmeasured import UnmeasuredSpread, add_unseen, load_spread, save_spread
+from nediff.sampling.solvers import network_calls
+from nediff.tiling import (
+    CanvasMaker,
+    Journal,
+    LargeImage,
+    Reader,
+    Tile,
+    TiledDenoiser,
+    in_memory,
+    restored_in_memory,
+    sampled_in_memory,
+    tiles_of,
+)
+from nediff.unmeasured import UnmeasuredSpread, load_spread, save_spread
+
+if TYPE_CHECKING:
+    from nediff.interop import RestorerDenoiser, RestorerReconstructor
 
 Array = TypeVar("Array", Tensor, NDArray[np.float32])
+
+TILED_FROM, TILE = 2**20, 768
+NOT_LOCAL = 64
+"""The margin around a tile for networks that look at the whole image, where no margin would do."""
 
 MOST_NOISE = 2.0
 """Images may be so many times as noisy as the noisiest of the training: to restore them their
@@ -92,6 +114,8 @@ class Restorer:
         self.correction = correction
         """Of the spread of samples; None for a run that was not calibrated."""
         self.sampler = SamplerSettings()
+        self.tiled_from, self.tile = TILED_FROM, TILE
+        """Images of more pixels are looked at in squares of this side."""
 
     @property
     def range(self) -> IntensityRange:
@@ -107,7 +131,12 @@ class Restorer:
         """
         batch, problem = self.measured(y)
         level, alpha = self.levels(len(batch), sigma)
-        estimate = self.denoiser(expand(alpha) * batch, level, problem.operator)
+        batch = expand(alpha) * batch
+        if self.in_parts(problem, batch.shape[-2:]):
+            images = [self._in_memory(*one, self.sampler) for one in zip(batch, level, strict=True)]
+            estimate = torch.cat([restored_in_memory(image) for image in images])
+        else:
+            estimate = self.denoiser(batch, level, problem.operator)
         return _like(y, estimate / expand(alpha))
 
     @torch.no_grad()
@@ -120,7 +149,7 @@ class Restorer:
         settings: SamplerSettings | None = None,
         progress: Progress | None = None,
     ) -> Array:
-        """n posterior samples, (n, *y.shape).
+        """n posterior samples, ``(n, *y.shape)``.
 
         Sample k depends on the image, the seed and k alone, whatever else is in the batch.
         ``seed`` may be one number per image. The measured part of a sample is a draw of the
@@ -136,19 +165,96 @@ class Restorer:
             raise NediffError(f"{len(batch)} images need as many seeds, not {len(seeds)}.")
         levels, alpha = self.levels(len(batch), sigma)
         batch = expand(alpha) * batch
-        used, denoiser = settings or self.sampler, self.denoiser_of(problem)
-        samples = sample_posterior(denoiser, batch, levels, problem, n, seeds, used, progress)
-        correction = self.correction if self._corrects(used) else None
-        if correction is not None or self.unmeasured is not None:
-            estimate = denoiser(batch, levels)
-        if correction is not None:
-            samples = correction.apply(samples, estimate, levels, problem, seeds)
-        if self.unmeasured is not None:
-            variance = self.unmeasured.variance(batch, estimate, levels, problem.operator)
-            variance = variance * expand(levels >= self._least * (1 - 1e-6))
-            shaped = partial(self.unmeasured.noise, variance=variance, operator=problem.operator)
-            samples = add_unseen(samples, shaped, seeds)
+        used = settings or self.sampler
+        if self.in_parts(problem, batch.shape[-2:]):
+            report = self._counted(len(batch) * n, batch.shape[-2:], used, progress)
+            images = [
+                self._in_memory(*one, used, report) for one in zip(batch, levels, strict=True)
+            ]
+            pairs = zip(images, seeds, strict=True)
+            samples = torch.cat([sampled_in_memory(image, n, s) for image, s in pairs], dim=1)
+        else:
+            samples = self._sampled_whole(batch, levels, problem, n, seeds, used, progress)
         return _like(y, samples / expand(alpha), leading=(n,))
+
+    def _sampled_whole(
+        self,
+        batch: Tensor,
+        levels: Tensor,
+        problem: Problem,
+        n: int,
+        seeds: list[int],
+        settings: SamplerSettings,
+        progress: Progress | None,
+    ) -> Tensor:
+        denoiser, finish = self.denoiser_of(problem), self._finish(settings)
+        samples = sample_posterior(denoiser, batch, levels, problem, n, seeds, settings, progress)
+        if not finish.needed:
+            return samples
+        estimate, variance = denoiser(batch, levels), None
+        if finish.spread is not None:
+            variance = finish.spread.variance(batch, estimate, levels, problem.operator)
+        return finish.apply(samples, estimate, variance, levels, problem, seeds)
+
+    def _finish(self, settings: SamplerSettings) -> Finish:
+        """What is done to samples that were drawn like this."""
+        correction = self.correction if self._corrects(settings) else None
+        return Finish(correction, self.unmeasured, self._least)
+
+    # --- images too large for one look ------------------------------------------------------------
+
+    def in_parts(self, problem: Problem, size: Sequence[int]) -> bool:
+        """Whether a measurement of this size is looked at tile by tile."""
+        large = size[0] * size[1] > self.tiled_from
+        return large and problem.operator.fill_reach is not None
+
+    def large(
+        self,
+        read: Reader,
+        size: tuple[int, int],
+        sigma: Tensor,
+        settings: SamplerSettings,
+        canvases: CanvasMaker,
+        journal: Journal,
+    ) -> LargeImage:
+        """The estimate and samples of a measurement of ``size`` that ``read`` reads parts of.
+
+        ``sigma`` (1,) is one of `levels`, for an image of the contrast that goes with it.
+        """
+        reach, fill = self.denoiser.reach, self.problem.operator.fill_reach
+        assert fill is not None  # in_parts
+        margin = (NOT_LOCAL if reach is None else reach) + fill
+        model = TiledDenoiser(self.denoiser, self.problem, size, self.tile, margin)
+        finish = self._finish(settings)
+        return LargeImage(model, read, sigma, settings, finish, canvases, journal)
+
+    def _counted(
+        self, samples: int, size: Sequence[int], settings: SamplerSettings, show: Progress | None
+    ) -> Callable[[int], None] | None:
+        """Hears of each tile of each pass, and shows how many there are in all."""
+        if show is None:
+            return None
+        calls, moves = network_calls(settings.solver, settings.steps), settings.steps - 1
+        tiles = len(tiles_of((size[0], size[1]), self.tile))
+        total = samples * tiles * (calls + moves) or 1
+        done = itertools.count(1)
+        return lambda _: show(min(next(done), total), total)
+
+    def _in_memory(
+        self,
+        y: Tensor,
+        sigma: Tensor,
+        settings: SamplerSettings,
+        report: Callable[[int], None] | None = None,
+    ) -> LargeImage:
+        """Of y (C, H, W) and its noise level, a tensor of no axes."""
+
+        def read(tile: Tile) -> Tensor:
+            return y[None, :, tile.rows, tile.columns]
+
+        size = (y.shape[-2], y.shape[-1])
+        journal = Journal(report=report)
+        return self.large(read, size, sigma[None], settings, in_memory(), journal)
 
     def _corrects(self, settings: SamplerSettings) -> bool:
         """Whether the correction was found for this way of sampling."""
@@ -194,6 +300,25 @@ class Restorer:
         conformal = self.correction.conformal
         return conformal.stretch if conformal is not None and conformal.samples == n else None
 
+    # --- as models of deepinv ---------------------------------------------------------------------
+
+    def as_denoiser(self) -> RestorerDenoiser:
+        """A deepinv `Denoiser`: denoiser(x, sigma). For runs that remove noise only."""
+        from nediff.interop import RestorerDenoiser
+
+        if self.problem.kind != "denoising":
+            raise NediffError(
+                f"This run undoes {self.problem.kind} and is no plain denoiser; use "
+                "as_reconstructor(), or train one on complete noisy images."
+            )
+        return RestorerDenoiser(self.denoiser, self.levels)
+
+    def as_reconstructor(self) -> RestorerReconstructor:
+        """A deepinv `Reconstructor`: model(y, physics), at the noise level of the physics."""
+        from nediff.interop import RestorerReconstructor
+
+        return RestorerReconstructor(self.denoiser, self.levels, self.problem)
+
     def save(self, folder: str | Path) -> None:
         """Write config.yaml, model.safetensors and the card README.md."""
         from nediff.card import write_card
@@ -221,6 +346,45 @@ class Restorer:
         problem = problem.with_operator(problem.operator.to(device))
         spread = load_spread(Path(folder), config, device)
         return cls(problem, denoiser.to(device), config, spread, load_correction(Path(folder)))
+
+    # --- the Hugging Face hub ---------------------------------------------------------------------
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool = False,
+        token: str | None = None,
+        message: str = "A nediff restorer",
+    ) -> str:
+        """Publish as ``repo_id`` ("you/cells"); returns the address. Needs nediff[hub].
+
+        What goes there: the settings (config.json), the weights, the operator, the calibration and
+        a card; not the names of your images, nor the path of their folder.
+        """
+        from nediff.hub import upload_run
+
+        with tempfile.TemporaryDirectory() as folder:
+            self.save(folder)
+            return upload_run(Path(folder), self.config, repo_id, private, token, message)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        physics: Any = None,
+    ) -> Restorer:
+        """A restorer from the hub ("you/cells"), or from a folder. Needs nediff[hub].
+
+        Only settings and numbers are fetched, by name; nothing of a repository is ever run.
+        """
+        from nediff.hub import download_run
+
+        folder = Path(name) if Path(name).is_dir() else download_run(str(name), revision, token)
+        return cls.load(folder, physics)
 
     def _batch(self, y: Tensor | NDArray[np.float32]) -> Tensor:
         if not (y.is_floating_point() if isinstance(y, Tensor) else y.dtype.kind == "f"):

@@ -4,7 +4,8 @@ config.yaml          every setting; the run can be repeated from it
 model.safetensors    the best weights by the held-out noisy images
 operator.safetensors the mask or kernel of the instrument, if it has one
 sigmas.csv           the noise level of each training image, where they differ (unit intensities)
-state/               what `--resume` needs
+state/               what `--resume` needs: the newest state and the one before it, and copies of
+                     config.yaml, operator.safetensors and sigmas.csv
 metrics.csv          what happened; tensorboard/ the same for TensorBoard
 README.md            a card: what this is and how to use it
 """
@@ -18,8 +19,6 @@ from typing import Any
 import torch
 import yaml
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nediff.config import OperatorConfig, RunConfig
@@ -31,14 +30,46 @@ from nediff.data import (
     atomic_path,
     read_sigmas,
 )
-from nediff.errors import NediffError
+from nediff.errors import NediffError, did_you_mean_path
+from nediff.keeping import (
+    Damaged,
+    copy_whole,
+    first_line,
+    first_whole,
+    read_sealed,
+    read_tensors,
+    sealed,
+    write_tensors,
+)
 from nediff.operators import Colour, Coloured, Convolution, Fourier, LinearOperator, Mask
 from nediff.problem import Problem
 
 CONFIG_FILE = "config.yaml"
+HUB_CONFIG_FILE = "config.json"
+"""The same where a run was published (hub.py); JSON is YAML."""
 WEIGHTS_FILE = "model.safetensors"
 OPERATOR_FILE = "operator.safetensors"
 SIGMAS_FILE = "sigmas.csv"
+
+
+STATE_FOLDER = "state"
+
+
+def spare_of(path: Path) -> Path:
+    """Where a run keeps a copy of a file that cannot be made again."""
+    return path.parent / STATE_FOLDER / path.name
+
+
+def keep_spares(folder: Path) -> None:
+    """Copies of the files that a run cannot go on without; config.yaml last."""
+    for name in (SIGMAS_FILE, OPERATOR_FILE, CONFIG_FILE):
+        if (folder / name).is_file():
+            copy_whole(folder / name, spare_of(folder / name))
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether there is a run, if only by the copy of its settings."""
+    return (folder / CONFIG_FILE).exists() or spare_of(folder / CONFIG_FILE).is_file()
 
 
 def save_config(folder: Path, config: RunConfig) -> None:
@@ -46,26 +77,45 @@ def save_config(folder: Path, config: RunConfig) -> None:
     make_folder(folder)
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     with atomic_path(folder / CONFIG_FILE) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(sealed(text).encode())
 
 
 def load_config(folder: Path) -> RunConfig:
-    """Read and validate config.yaml."""
+    """Read and validate config.yaml, or its copy if it is damaged."""
     path = folder / CONFIG_FILE
     if not folder.is_dir():
-        raise NediffError(f"{folder} is not a run folder: there is no such folder.")
-    if not path.is_file():
-        raise NediffError(f"{folder} is not a run folder: it has no {CONFIG_FILE}.")
+        raise NediffError(
+            f"{folder} is not a run folder: there is no such folder.{did_you_mean_path(folder)}"
+        )
+    if holds_run(folder):
+        return first_whole([path, spare_of(path)], _read_config, "this copy is used instead")
+    if not (folder / HUB_CONFIG_FILE).is_file():
+        raise NediffError(
+            f"{folder} is not a run folder: it has no {CONFIG_FILE}.{_runs_inside(folder)}"
+        )
+    return _read_config(folder / HUB_CONFIG_FILE)
+
+
+def _read_config(path: Path) -> RunConfig:
     try:
-        config = RunConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        values = yaml.safe_load(read_sealed(path))
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
+        # numbers and dates that Python cannot hold are a ValueError
+        raise Damaged(f"{path} is not valid YAML ({first_line(error)}).") from error
+    try:
+        config = RunConfig.model_validate(values)
         range_of(config)
         return config
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise NediffError(f"{path} is not valid YAML ({_first_line(error)}).") from error
     except ValidationError as error:
         raise NediffError(f"{path} is not a valid run: {complaint(error)}.") from error
     except NediffError as error:
         raise NediffError(f"{path} is not a valid run: {error}") from error
+
+
+def _runs_inside(folder: Path) -> str:
+    """' Did you mean …?' with the runs directly in a folder that is none itself."""
+    runs = sorted(str(path.parent) for path in folder.glob(f"*/{CONFIG_FILE}"))
+    return f" Did you mean {' or '.join(runs[:3])}?" if runs else ""
 
 
 def range_of(config: RunConfig) -> IntensityRange:
@@ -87,12 +137,18 @@ def save_sigmas(folder: Path, sigmas: Sigmas) -> None:
 
 def load_sigmas(folder: Path, config: RunConfig, images: Iterable[tuple[str, str]]) -> Sigmas:
     """The noise levels a run was begun with, of ``images`` as in `read_sigmas`."""
-    path = folder / SIGMAS_FILE
-    sigmas = read_sigmas(path, images)
-    recorded = config.data.sigmas
-    if recorded is None or sigmas.fingerprint != recorded.fingerprint:
-        raise NediffError(f"{path} is not what this run was begun with: its levels have changed.")
-    return sigmas
+    path, images, recorded = folder / SIGMAS_FILE, list(images), config.data.sigmas
+
+    def read(place: Path) -> Sigmas:
+        try:
+            sigmas = read_sigmas(place, images)
+        except NediffError as error:
+            raise Damaged(str(error)) from error
+        if recorded is None or sigmas.fingerprint != recorded.fingerprint:
+            raise Damaged(f"{place} is not what this run was begun with: its levels have changed.")
+        return sigmas
+
+    return first_whole([path, spare_of(path)], read, "this copy is used instead")
 
 
 def save_weights(folder: Path, weights: dict[str, Tensor]) -> None:
@@ -103,7 +159,12 @@ def save_weights(folder: Path, weights: dict[str, Tensor]) -> None:
 def load_weights(folder: Path, model: nn.Module) -> None:
     """Fill ``model`` from model.safetensors, checking every name and shape."""
     path = folder / WEIGHTS_FILE
-    tensors, _ = read_tensors(path)
+    try:
+        tensors, _ = read_tensors(path)
+    except Damaged as error:
+        if not (folder / STATE_FOLDER).is_dir():
+            raise
+        raise Damaged(f"{error} The training command with --resume writes it anew.") from error
     expected = dict(model.named_parameters())
     if missing := sorted(expected.keys() ^ tensors.keys()):
         raise NediffError(f"{path} does not fit the network of this run: '{missing[0]}' differs.")
@@ -126,7 +187,7 @@ def load_problem(folder: Path, config: RunConfig, physics: Any = None) -> Proble
         return Problem.denoising(sigma, channels)
     if settings.kind == "physics":
         return _given_physics(folder, config, physics)
-    tensors, _ = read_tensors(path)
+    tensors, _ = first_whole([path, spare_of(path)], read_tensors, "this copy is used instead")
     try:
         operator = build_operator(config, tensors)
     except (KeyError, ValueError) as error:
@@ -209,37 +270,13 @@ def describe_operator(problem: Problem) -> OperatorConfig:
 def copy_checked(target: Tensor, source: Tensor, name: str, path: Path) -> None:
     """target ← source if the shapes agree, else a sentence."""
     if target.shape != source.shape:
-        raise NediffError(
+        raise Damaged(
             f"{path} does not fit this network: '{name}' has shape {tuple(source.shape)}, "
             f"expected {tuple(target.shape)}."
         )
     if not torch.isfinite(source).all():
-        raise NediffError(f"{path} is corrupt: '{name}' holds values that are not finite.")
+        raise Damaged(f"{path} is corrupt: '{name}' holds values that are not finite.")
     target.copy_(source)
-
-
-def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
-) -> None:
-    """Write a safetensors file whole or not at all; the folder is made if need be."""
-    make_folder(path.parent)
-    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    with atomic_path(path) as temporary:
-        try:
-            save_file(plain, temporary, metadata=metadata)
-        except SafetensorError as error:  # how it reports a full or read-only disk
-            raise OSError(_first_line(error)) from error
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """All tensors and the metadata of a safetensors file, or a sentence on what is wrong."""
-    if not path.is_file():
-        raise NediffError(f"{path} is missing: the run has not got that far, or lost it.")
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            return {k: file.get_tensor(k) for k in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise NediffError(f"{path} is corrupt ({_first_line(error)}).") from error
 
 
 def complaint(error: ValidationError) -> str:
@@ -256,7 +293,3 @@ def make_folder(folder: Path) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise NediffError(f"Cannot make the folder {folder}: {reason}.") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -21,11 +21,12 @@ from torch import Tensor
 
 from nediff.config import RunConfig
 from nediff.errors import NediffError
+from nediff.keeping import read_tensors, write_tensors
 from nediff.networks import build_spread
 from nediff.networks.spread import SpreadNetwork
 from nediff.operators import LinearOperator
 from nediff.randomness import derive_key, normal_field
-from nediff.runs import copy_checked, read_tensors, write_tensors
+from nediff.runs import copy_checked
 
 SPREAD_FILE = "spread.safetensors"
 
@@ -44,10 +45,15 @@ class UnmeasuredSpread:
 
     @torch.no_grad()
     def variance(
-        self, y: Tensor, estimate: Tensor, sigma: Tensor, operator: LinearOperator
+        self,
+        y: Tensor,
+        estimate: Tensor,
+        sigma: Tensor,
+        operator: LinearOperator,
+        mean: Tensor | None = None,
     ) -> Tensor:
         """The variance v to add to the unseen part of samples, (B, C, H, W)."""
-        total: Tensor = self.network(y, estimate, sigma, operator)
+        total: Tensor = self.network(y, estimate, sigma, operator, mean)
         return self.share * total
 
     def noise(self, white: Tensor, variance: Tensor, operator: LinearOperator) -> Tensor:
@@ -57,14 +63,23 @@ class UnmeasuredSpread:
         return variance.sqrt() * filtered(white, self.spectrum)
 
 
-def add_unseen(samples: Tensor, shaped: Callable[[Tensor], Tensor], seeds: Sequence[int]) -> Tensor:
+def add_unseen(
+    samples: Tensor,
+    shaped: Callable[[Tensor], Tensor],
+    seeds: Sequence[int],
+    first: int = 0,
+    corner: tuple[int, int] = (0, 0),
+) -> Tensor:
     """Samples (n, B, C, H, W) plus noise: ``shaped`` of white noise (B, C, H, W).
 
-    The noise of sample k of an image is a function of its seed and k alone.
+    The noise of sample k of an image is a function of its seed and k alone. The samples are those
+    from number ``first`` on, of a part of the image that begins at ``corner`` (row, column).
     """
     n, batch, *shape = samples.shape
-    keys = [derive_key("unmeasured", seed, k) for k in range(n) for seed in seeds]
-    noise = normal_field(keys, *shape, device=samples.device).view(n, batch, *shape)
+    top, left = corner
+    keys = [derive_key("unmeasured", seed, first + k) for k in range(n) for seed in seeds]
+    noise = normal_field(keys, *shape, top=top, left=left, device=samples.device)
+    noise = noise.view(n, batch, *shape)
     return samples + torch.stack([shaped(of_all) for of_all in noise])
 
 

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import nediff as package
-from nediff.cli.console import console
+from nediff.cli.console import console, warnings
 from nediff.cli.seen import describe, say_what_is_seen
 from nediff.data import open_measurements, read_plain
 from nediff.problem import Problem, cartesian_mask, random_mask
 from nediff.recipes import recipe_named
+from nediff.runs import spare_of
 from nediff.training import Trainer
 from tests.command import SIGMA, Outcome, nediff, smooth, succeeded, tree
 from tests.test_cli_refusals import assert_refused
@@ -228,17 +229,17 @@ def test_what_a_run_says_and_keeps(trained: Trained) -> None:
 
 def test_the_part_that_no_group_shows_is_warned_about() -> None:
     symmetric = Problem.blur(np.ones((5, 5)), SIGMA)
-    with console.capture() as shown:
+    with warnings.capture() as warned:
         say_what_is_seen(symmetric, recipe_named("paper", "blur"))
-    assert "Careful: the group 'turns'" in shown.get()
-    with console.capture() as shown:  # a recipe that does not rely on the group
+    assert "Careful: the group 'turns'" in warned.get()
+    with warnings.capture() as warned:  # a recipe that does not rely on the group
         say_what_is_seen(symmetric, recipe_named("default", "blur"))
-    assert "Careful" not in shown.get()
+    assert warned.get() == ""
     mask = Problem.inpainting(MASK, SIGMA)
-    with console.capture() as shown:
+    with console.capture() as shown, warnings.capture() as warned:
         say_what_is_seen(mask, recipe_named("paper", "inpainting"))
     assert "through the group 'shifts', 100%" in " ".join(shown.get().split())
-    assert "Careful" not in shown.get()
+    assert warned.get() == ""
     assert describe(Problem.denoising(SIGMA)) == "denoising"
 
 
@@ -569,7 +570,7 @@ def test_options_that_are_none(tmp_path: Path) -> None:
     for options in (("--operator", "magic"), ("--pattern", "RGBG"), ("--group", "mirrors")):
         outcome = nediff("train", tmp_path, "--out", tmp_path / "out", *options)
         assert outcome.code == 2
-        assert "Usage" in outcome.err
+        assert f"Invalid value for '{options[0]}'" in outcome.err
 
 
 # --- refusals: masks and kernels ------------------------------------------------------------------
@@ -706,6 +707,7 @@ def test_channels_that_do_not_fit(trained: Trained, tmp_path: Path) -> None:
 def test_a_run_that_lost_its_operator(trained: Trained, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained.run("inpainting"), tmp_path / "run"))
     (run / "operator.safetensors").unlink()
+    spare_of(run / "operator.safetensors").unlink()
     data = trained.data("inpainting")
     restore = ("restore", run, data, "--out", tmp_path / "out")
     assert_refused(tmp_path, "operator.safetensors is missing", *restore)

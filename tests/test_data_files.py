@@ -244,8 +244,11 @@ def test_lru_stays_within_its_bound() -> None:
     assert lru.weight == 80
     get(1), get(3)
     assert made == [1, 2, 3]
-    get(9, 101)  # too heavy to be kept, and nothing makes way for it
-    assert (len(lru), lru.weight, dropped) == (2, 80, [2])
+    get(9, 101)  # too heavy, and yet kept, alone: to be read again in parts
+    assert (len(lru), lru.weight, dropped) == (1, 101, [2, 1, 3])
+    get(9, 101), get(4)
+    assert made == [1, 2, 3, 9, 4]
+    assert (len(lru), lru.weight) == (1, 40)
 
 
 def test_decoded_images_and_handles_are_bounded(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import pytest
 import tifffile
 from PIL import Image
 
-from nediff.data import ImageFile, atomic_path, list_files, write_like, write_tiff
+from nediff.data import Form, ImageFile, Sheet, atomic_path, list_files, write_like, write_tiff
 from nediff.data import tiff as tiff_module
+from nediff.data.formats import ZARR
+from nediff.data.header import Header
+from nediff.data.layout import Layout
 from nediff.errors import NediffError
 
 RNG = np.random.default_rng(2)
@@ -243,3 +247,21 @@ def test_written_files_have_ordinary_permissions(tmp_path: Path) -> None:
         temporary.write_text("1")
     (tmp_path / "b").write_text("1")
     assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
+
+
+def test_sheets_that_are_shared_lose_nothing(tmp_path: Path) -> None:
+    """Two write to the same chunk of a Zarr array, which is read and written as a whole."""
+    form = Form(ZARR, Header(Layout("YX", (64, 64)), np.dtype(np.float32), mapped=True), None)
+    first = Sheet(form, tmp_path / "sheet", shared=True)
+    sheets = [first, Sheet(form, tmp_path / "sheet", shared=True)]
+
+    def write(number: int) -> None:
+        for column in range(number, 64, 2):
+            values = np.full((1, 64, 1), column, np.float32)
+            sheets[number].put(0, slice(0, 64), slice(column, column + 1), values)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, range(2)))
+    first.finish(tmp_path / "b.zarr")
+    (written,) = list_files(tmp_path / "b.zarr")
+    assert np.array_equal(written.read(0)[0], np.tile(np.arange(64, dtype=np.float32), (64, 1)))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nediff.config import RunConfig
 from nediff.data import Measurements, open_measurements
-from nediff.errors import NediffError
+from nediff.errors import NediffError, NediffWarning
 from nediff.operators import Fourier, LinearOperator
 from nediff.problem import Problem, cartesian_mask
 from nediff.randomness import Draws
@@ -129,6 +129,12 @@ def test_a_resumed_run_uses_the_samples_it_drew(noisy: Measurements, tmp_path: P
     assert drawn.progress.step == 15
     assert drawn.rehearsal is not None
     (tmp_path / REHEARSAL_FILE.format(1)).unlink()
+    one = make_trainer(config, noisy, tmp_path)
+    with pytest.warns(NediffWarning, match="copy"):
+        one.resume(tmp_path)
+    assert one.rehearsal is not None
+    assert torch.equal(one.rehearsal.x, drawn.rehearsal.x)
+    (tmp_path / REHEARSAL_FILE.format("1-copy")).unlink()
     lost = make_trainer(config, noisy, tmp_path)
     with pytest.raises(NediffError, match=r"rehearsal-1\.safetensors is missing"):
         lost.resume(tmp_path)

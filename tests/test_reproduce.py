@@ -21,7 +21,16 @@ import pytest
 import torch
 
 from nediff.errors import NediffError
-from nediff.experiments import ablations, claims, complexity, patches, scoring, sets, table2
+from nediff.experiments import (
+    ablations,
+    claims,
+    complexity,
+    patches,
+    printed,
+    scoring,
+    sets,
+    table2,
+)
 from nediff.experiments.catalogue import EXPERIMENTS, all_pieces
 from nediff.experiments.models import Model
 from nediff.experiments.pieces import Piece, Workspace, as_json, run_piece, unfinished
@@ -34,6 +43,7 @@ from tests.command import nediff, succeeded, tree
 REPOSITORY = Path(__file__).parents[1]
 SHARED = REPOSITORY.parent / "shared" / "data"
 QUICK = "fig-patch-norms"
+PICTURE = "examples-inpainting-afhq-0.075-default"
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +77,38 @@ def test_no_row_is_missing(everything: Path) -> None:
     samplers = sum(len(settings) for settings in ablations.SAMPLERS.values())
     assert len(rows["ablations"]) == len(ablations.TRAINED) + samplers
     assert len(rows["claims"]) == len(claims.CLAIMS)
+
+
+def test_figures_need_no_network(everything: Path, tmp_path: Path) -> None:
+    """Pictures are drawn where a network was trained, and put together anywhere."""
+    for folder in ("pieces", "examples"):
+        shutil.copytree(everything / folder, tmp_path / folder)
+    workspace = Workspace(TINY, tmp_path, tmp_path / "runs")
+    paths = EXPERIMENTS["fig-examples"].write(workspace)
+    assert len(paths) == 2 * 3 + 1 + 2
+    for path in paths:
+        assert path.read_bytes() == (everything / "figures" / path.name).read_bytes()
+    (tmp_path / "pieces" / "examples-afhq-0.075-cd.json").unlink()
+    fewer = {path.name for path in EXPERIMENTS["fig-examples"].write(workspace)}
+    assert fewer == {path.name for path in paths}  # without the picture that is missing
+    changed = {
+        p.name for p in paths if p.read_bytes() != (everything / "figures" / p.name).read_bytes()
+    }
+    assert changed == {f"examples-afhq-{name}.png" for name in ("one-step", "samples", "levels")}
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_network_kept_with_the_results_is_not_trained_again(
+    everything: Path, tmp_path: Path
+) -> None:
+    model = Model("afhq", 0.075, "default")
+    for part in ("pieces", "models"):
+        shutil.copytree(everything / part, tmp_path / part)
+    workspace = Workspace(TINY, tmp_path, tmp_path / "runs")
+    kept = model.train(workspace).denoiser.state_dict()
+    assert not (tmp_path / "runs").exists()
+    trained = model.train(Workspace(TINY, everything, everything / "runs")).denoiser.state_dict()
+    assert all(torch.equal(kept[name], trained[name]) for name in trained)
 
 
 def test_a_piece_says_what_made_it(everything: Path) -> None:
@@ -229,10 +271,9 @@ def test_what_is_half_finished_can_be_shown_and_verified(everything: Path, tmp_p
         for key in random.Random(seed).sample(keys, 10):
             source = everything / "pieces" / f"{key}.json"
             (out / "pieces" / source.name).write_bytes(source.read_bytes())
-        workspace = Workspace(TINY, out, out / "runs")
-        for experiment in EXPERIMENTS.values():
-            experiment.write(workspace)
+        succeeded("reproduce", "all", "--out", out, "--tables")
         assert any((out / "tables").glob("*.md"))
+        assert len(list((out / "pieces").iterdir())) == 10  # nothing was run
         succeeded("reproduce", "all", "--out", out, "--verify")
 
 
@@ -243,7 +284,7 @@ def test_refusals_are_sentences(tmp_path: Path) -> None:
         (("table1", "--scale", "cpu", "--data", tmp_path, "--out", tmp_path), "no folder"),
         (("table1", "--verify", "--out", tmp_path), "no results to verify"),
         (("table1", "--piece", "x", "--out", tmp_path), "no piece 'x'"),
-        (("fig-examples", "--piece", "examples-inpainting", "--out", tmp_path), "needs these"),
+        (("fig-examples", "--piece", PICTURE, "--out", tmp_path), "needs these"),
     ):
         outcome = nediff("reproduce", *arguments)
         assert outcome.code == 2, arguments
@@ -342,9 +383,10 @@ def test_every_piece_of_the_papers_scale_runs(paper_data: Path, tmp_path: Path) 
         "afhq-0.075-ablation-told-1.3",
         "afhq-0.075-default",
         "sampler-heun-25-7-0.133",
-        "examples-ffhq-one-step",
-        "examples-ffhq-samples",
+        "examples-ffhq",
+        "examples-ffhq-0.075-default",
         "examples-inpainting",
+        PICTURE,
         "patches-nbu",
     ]
     for key in chosen:
@@ -428,6 +470,16 @@ def test_one_process_at_a_time_trains_a_model(tmp_path: Path) -> None:
         for process in (first, second):
             process.kill()
             process.communicate()
+
+
+def test_different_models_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    workspace = Workspace(CPU, tmp_path, tmp_path / "runs")
+    keys = {
+        p.key for e in EXPERIMENTS.values() for p in e.pieces(workspace) if "method" in p.settings
+    }
+    found = [p for e in EXPERIMENTS.values() for p in e.pieces(workspace) if p.key in keys]
+    locks = {Model.of(piece.settings).lock(workspace) for piece in found}
+    assert len(locks) == len(keys) > 40
 
 
 def test_only_our_default_has_our_spread_in_its_samples(everything: Path) -> None:
@@ -556,6 +608,17 @@ def test_scores_are_compared_the_right_way_round(tmp_path: Path) -> None:
         assert check.clear
     assert claims._better(workspace, "", a, {"psnr": None}, "psnr").holds is None
     assert claims._better(workspace, "", None, b, "psnr").holds is None
+
+
+def test_differences_of_the_papers_table_are_the_papers() -> None:
+    """Its text: samples lose 0.5 to 0.9 dB to one step, and the gap to supervised is 0.52 dB."""
+    rows = {k: {s: r._asdict() for s, r in v.items()} for k, v in printed.TABLE1.items()}
+    found = {key: printed.differences(value) for key, value in rows.items()}
+    gaps = [-f["MMSE (self-supervised) − MMSE (supervised)"][0] for f in found.values()]
+    assert max(gaps) == pytest.approx(claims.LARGEST_GAP)
+    losses = [-f["ours − MMSE (self-supervised)"][0] for f in found.values()]
+    assert 0.5 <= min(losses) <= max(losses) <= 0.93
+    assert found["afhq", 0.1]["CD − ours"] == pytest.approx((27.01 - 30.38, 0.064 / 0.034))
 
 
 def test_a_margin_of_chance_decides_nothing(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from nediff.data.simulate import poisson_from_normal
 from nediff.data.stabilise import Watch
 from nediff.errors import NediffError
 from nediff.evaluation import evaluate_with_truth
+from nediff.noise import PoissonGaussian, estimate_signal_dependence
 from nediff.problem import Problem
 from nediff.restorer import Restorer
 from nediff.training.batches import BatchSource
@@ -322,6 +323,33 @@ def test_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_same_run(tmp_path / "a", tmp_path / "b")
 
 
+def test_gain_and_read_noise_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what the images say, within its own errors of what they were made with."""
+    data = camera_images(tmp_path / "data", 6, peak=150.0, side=160)
+    options = ("--gain", "auto", "--offset", CAMERA.offset, "--steps", 4, *TINY)
+    interrupt_after(monkeypatch, 2)
+    assert nediff("train", data, "--out", tmp_path / "run", *options).code == 130
+    monkeypatch.undo()
+    found = estimate_signal_dependence(open_measurements(data))
+    assert abs(found.gain - CAMERA.gain) < 4 * found.gain_error < 0.2 * CAMERA.gain
+    resume = ("train", data, "--out", tmp_path / "run", "--resume")
+    assert "begun with --gain" in nediff(*resume, "--gain", "auto", "--offset", 90.0).err
+    succeeded(*resume, "--gain", "auto")
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["data"]
+    assert config["sigma_known"]["how"] == "estimated"
+    kept = PhotonNoise(**config["photons"])
+    assert kept == found.photons(CAMERA.offset)
+    assert "estimated from the data" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_a_read_noise_may_be_none_but_not_less() -> None:
+    line = PoissonGaussian(2.0, -205.0, 0.05, 4.0, 1e-9, 1.0, (), (), ())
+    assert line.photons(100.0) == PhotonNoise(2.0, 0.0, 100.0)  # −5 ± 6.4
+    assert line.photons() == PhotonNoise(2.0, 0.0, 102.5)
+    with pytest.raises(NediffError, match=r"would be -45 ± 5\.7, which is negative"):
+        line.photons(80.0)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -329,6 +357,11 @@ def test_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("--gain", 2, "--simulate", 0.1), "simulate it with --simulate photons"),
         (("--read-noise", 2), "--read-noise belongs to noise"),
         (("--simulate", "photons"), "needs --gain"),
+        (("--gain", "high"), "neither a number"),
+        (("--gain", "auto", "--read-noise", 2), "estimates the read noise too"),
+        (("--gain", "auto", "--simulate", "photons"), "needs --gain, a number"),
+        (("--gain", "auto", "--operator", "inpainting"), "needs complete images|--mask"),
+        (("--gain", "auto"), "does not grow with their signal"),  # too few flat blocks to tell
         (("--gain", 0), "gain .* must be positive"),
         (("--gain", 2, "--read-noise", -1), "read noise must be 0 or more"),
         (("--gain", 2, "--offset", 1e6), "lies below|nothing to learn"),

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,6 +16,7 @@ from torch.nn import functional as F
 from nediff.card import card_text
 from nediff.data import Measurements, open_measurements
 from nediff.errors import NediffError
+from nediff.keeping import read_tensors
 from nediff.networks import Denoiser
 from nediff.noise.scored import ScoredBlocks, least_bound, scored_channels
 from nediff.operators import Identity
@@ -352,8 +352,7 @@ def test_forgetting_the_momentum_is_noticed(tmp_path: Path) -> None:
     whole.run(None, lambda: False, None)
     learner_of().run(None, stop_after(20), tmp_path)
     path = tmp_path / NOISE_FILE
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
+    _, metadata = read_tensors(path)
     state = load_file(path)
     changed = {k: torch.zeros_like(v) if k.endswith("_momentum") else v for k, v in state.items()}
     save_file(changed, path, metadata=metadata)

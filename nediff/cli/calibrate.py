@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from nediff.cli.console import counting, results, say
+from nediff.cli.console import counting, refuse_json_folder, results, say, write_json
 from nediff.cli.evaluate import needed_level, open_for, print_pairs, refuse_mismatch, trimmed
 from nediff.cli.inputs import refuse_misfits
 from nediff.cli.levels import Level, with_levels
@@ -27,10 +27,12 @@ class CalibrateRequest:
     units: Units
     seed: int
     axes: str | None
+    json_file: Path | None = None
 
 
 def run_calibrate(request: CalibrateRequest) -> None:
     """Find the correction, store it in the run, and say what it changed."""
+    refuse_json_folder(request.json_file)
     restorer = Restorer.load(request.run)
     noisy, clean = _opened(restorer, request)
     with counting("calibrating") as report:
@@ -43,6 +45,8 @@ def run_calibrate(request: CalibrateRequest) -> None:
         conformal = _conformal(right, noisy, clean, found.fitted, request.seed)
         correction = replace(correction, conformal=conformal)
     save_correction(request.run, correction)
+    figures = {"before": asdict(found.before), "after": asdict(found.after)}
+    write_json({"correction": asdict(correction), **figures}, request.json_file)
     _say(correction, restorer, request.run)
 
 

@@ -1,9 +1,14 @@
-"""Progress bars and words on the terminal."""
+"""Progress bars, words on the terminal, and JSON for programs."""
 
 from __future__ import annotations
 
+import json
+import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -17,13 +22,75 @@ from rich.progress import (
 )
 
 console = Console(stderr=True, highlight=False)
+warnings = Console(stderr=True, highlight=False)
+"""Like it, but heard with --quiet too."""
 results = Console(highlight=False)
 """What a command was asked for goes to standard output, everything else to standard error."""
+
+WARNING = "Careful:"
+"""How a sentence begins that --quiet does not silence."""
+STANDARD_OUTPUT = Path("-")
+
+
+_hushed = False
+
+
+def hush() -> None:
+    """Say nothing any more, whatever is asked for later: of several processes, one speaks."""
+    global _hushed
+    _hushed = console.quiet = warnings.quiet = results.quiet = True
 
 
 def say(text: str, where: Console = console) -> None:
     """A line as it is: no wrapping in the middle, and brackets in file names are no markup."""
+    if where is console and text.startswith(WARNING):
+        where = warnings
     where.print(text, markup=False, soft_wrap=True)
+
+
+def be_quiet(asked: bool) -> bool:
+    """--quiet: no progress and no remarks; results, warnings and errors are still said."""
+    console.quiet = asked or _hushed
+    return asked
+
+
+def prefer_json(place: Path | None) -> Path | None:
+    """--json to standard output takes the place of words there."""
+    results.quiet = place == STANDARD_OUTPUT or _hushed
+    return place
+
+
+def write_json(value: Any, place: Path | None) -> None:
+    """The result for programs, where it was asked for: a file, whole or not at all, or ``-``."""
+    if place is None:
+        return
+    text = json.dumps(_finite(value), indent=2, ensure_ascii=False) + "\n"
+    if place == STANDARD_OUTPUT:
+        sys.stdout.write(text)
+        return
+    from nediff.data import atomic_path
+
+    with atomic_path(place) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def refuse_json_folder(place: Path | None) -> None:
+    """Before any work: the file of --json must be none that is a folder."""
+    from nediff.errors import NediffError
+
+    if place is not None and place.is_dir():
+        raise NediffError(f"{place} is a folder; give --json the name of a file.")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: null instead."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def bar() -> Progress:
@@ -39,7 +106,7 @@ def bar() -> Progress:
         TimeRemainingColumn(),
         console=console,
         transient=False,
-        disable=not console.is_terminal,
+        disable=console.quiet or not console.is_terminal,
     )
 
 

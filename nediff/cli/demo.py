@@ -32,6 +32,7 @@ HELD_OUT = {"chelsea.png": (40, 90), "coffee.png": (60, 180)}
 SIDE = 256
 SAMPLES = 8
 SOURCE = "scikit-image's photographs"
+AGAIN = "begin again with the same command"
 
 
 def run_demo(out: Path, minutes: float) -> None:
@@ -59,7 +60,7 @@ def _train(noisy: Measurements, minutes: float, run: Path) -> None:
     problem = Problem.denoising(SIGMA, noisy.channels)
     config = plan_run(noisy, problem, Plan(minutes=minutes, seed=SEED), SOURCE)
     start_folder(run, config)
-    if code := train_with_bar(config, noisy, run, "begin again with the same command"):
+    if code := train_with_bar(config, noisy, run, how_to_go_on=AGAIN):
         raise SystemExit(code)
     torch.set_num_threads(threads)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nediff.cli.console import counting, results, say
-from nediff.data import atomic_path, open_measurements
+from nediff.cli.console import counting, refuse_json_folder, results, say, write_json
+from nediff.data import open_measurements
 from nediff.diagnosis import Diagnosis, diagnose
 from nediff.errors import NediffError
 from nediff.noise.signal import LEAST_CLASSES
@@ -28,17 +27,15 @@ class DiagnoseRequest:
 
 def run_diagnose(request: DiagnoseRequest) -> None:
     """Look, print, and write the files asked for."""
-    for option, path in (("--json", request.json_file), ("--html", request.html_file)):
-        if path is not None and path.is_dir():
-            raise NediffError(f"{path} is a folder; give {option} the name of a file.")
+    refuse_json_folder(request.json_file)
+    if request.html_file is not None and request.html_file.is_dir():
+        raise NediffError(f"{request.html_file} is a folder; give --html the name of a file.")
     with counting("reading images") as report:
         images = open_measurements(
             request.data, range=request.range, axes=request.axes, progress=report
         )
     found = diagnose(images, request.data, request.axes, request.seed)
-    if request.json_file is not None:
-        with atomic_path(request.json_file) as temporary:
-            temporary.write_text(json.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
+    write_json(found.to_dict(), request.json_file)
     if request.html_file is not None:
         from nediff.report.diagnosis import write_diagnosis
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
-from nediff.cli.console import counting, results, say
+from nediff.cli.console import counting, refuse_json_folder, results, say, write_json
 from nediff.cli.inputs import refuse_misfits, simulated
 from nediff.cli.levels import Level, Simulated, in_words, sigmas_of, with_levels
 from nediff.cli.operator import refuse_small
@@ -19,7 +17,6 @@ from nediff.data import (
     Sigmas,
     StabilisedRange,
     Units,
-    atomic_path,
     open_measurements,
     sigma_to_unit,
 )
@@ -58,13 +55,10 @@ def run_evaluate(request: EvaluateRequest) -> None:
         raise NediffError("Give --clean or --simulate, not both.")
     if request.sigma is not None and request.simulate is not None:
         raise NediffError("--simulate adds noise of a level it is told; leave --sigma out.")
-    if request.json_file is not None and request.json_file.is_dir():
-        raise NediffError(f"{request.json_file} is a folder; give --json the name of a file.")
+    refuse_json_folder(request.json_file)
     restorer = Restorer.load(request.run)
-    result = _measure(restorer, request)
-    if request.json_file is not None:
-        with atomic_path(request.json_file) as temporary:
-            temporary.write_text(json.dumps(_finite(result.to_dict()), indent=2) + "\n")
+    result = measure(restorer, request)
+    write_json(result.to_dict(), request.json_file)
     _print(result, restorer.problem.kind, isinstance(restorer.range, StabilisedRange))
 
 
@@ -84,7 +78,8 @@ def open_for(restorer: Restorer, source: str, axes: str | None, clean: bool) -> 
     return found
 
 
-def _measure(restorer: Restorer, request: EvaluateRequest) -> Evaluation:
+def measure(restorer: Restorer, request: EvaluateRequest) -> Evaluation:
+    """The figures of a run on the images that were asked for."""
     noisy, clean, lower = _opened(restorer, request)
     if clean is None:
         with counting("evaluating") as report:
@@ -269,14 +264,3 @@ def _print_spread(spread: Spread, of_what: str) -> None:
     )
     for promised, found in spread.coverage:
         say(f"  {promised:5.1%} intervals hold {found:5.1%} of the true values", results)
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: null instead."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

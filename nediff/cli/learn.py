@@ -12,6 +12,7 @@ from nediff.cli.signals import Stopper, handling
 from nediff.data import Measurements
 from nediff.errors import NediffError
 from nediff.problem import Problem
+from nediff.processes import joined
 from nediff.training.fitting import Plan
 from nediff.training.noise import (
     LearnedNoise,
@@ -62,7 +63,10 @@ def learned_level(
 
 def _learner(request: LearnRequest, measurements: Measurements, problem: Problem) -> NoiseLearner:
     """A new learner, or that of --out as far as it got."""
+    processes = joined()
+    processes.wait()  # nobody may write before all have looked
     then = load_plan(request.out)
+    processes.wait()
     if then is not None and not request.resume:
         raise NediffError(
             f"{request.out} holds a run that was learning its noise; add --resume to go on with "
@@ -102,23 +106,28 @@ def _steps(training: Plan, plan: NoisePlan, measurements: Measurements, problem:
     else:
         minutes = 20.0 if training.minutes is None else training.minutes
         trial = NoiseLearner(replace(plan, steps=10), measurements, problem)
-        wanted = SHARE_OF_MINUTES * 60 * minutes / seconds_per_step(trial)
+        wanted = SHARE_OF_MINUTES * 60 * minutes / joined().largest(seconds_per_step(trial))
     return int(min(max(wanted, LEAST_STEPS), MOST_STEPS))
 
 
 def _run_with_bar(learner: NoiseLearner, out: Path) -> None:
-    """The loop, which Ctrl-C stops cleanly."""
-    stopper = Stopper()
+    """The loop, which Ctrl-C stops cleanly.
+
+    Of several processes each learns the same by itself, for the network is small and its batches
+    are too; they stop together, and one writes.
+    """
+    stopper, processes = Stopper(), joined()
     with handling(stopper.handle), bar() as progress:
         task = progress.add_task("learning the noise", total=learner.plan.steps, note="")
 
         def report(step: int, steps: int, unsure: float) -> None:
             progress.update(task, completed=step, total=steps, note=f"UNSURE: σ ≈ {unsure:.4g}")
 
-        finished = learner.run(report, stopper, out)
+        place = out if processes.main else None
+        finished = learner.run(report, lambda: processes.any(stopper()), place)
     if not finished:
         say(f"stopped and saved in {out}; go on with the same command and --resume")
-        raise LearningStopped(128 + (stopper.signal or 0))
+        raise LearningStopped(128 + int(processes.largest(stopper.signal or 0)))
 
 
 def _say_found(found: LearnedNoise) -> None:

@@ -11,7 +11,6 @@ from nediff.data import (
     ImageFile,
     IntensityRange,
     Measurements,
-    PhotonNoise,
     Sigmas,
     Units,
     read_sigmas,
@@ -64,20 +63,6 @@ def parse_told(text: str | None) -> Told | None:
 def parse_simulated(text: str | None) -> Simulated | None:
     """What was given for --simulate."""
     return "photons" if text == "photons" else parse_level(text, "--simulate")
-
-
-def photons_of(
-    gain: float | None, read_noise: float | None, offset: float | None
-) -> PhotonNoise | None:
-    """The noise that --gain, --read-noise and --offset say, if they say any."""
-    if gain is None:
-        for name, value in (("--read-noise", read_noise), ("--offset", offset)):
-            if value is not None:
-                raise NediffError(
-                    f"{name} belongs to noise that depends on the signal; give --gain too."
-                )
-        return None
-    return PhotonNoise(gain, read_noise or 0.0, offset or 0.0)
 
 
 def estimated_level(images: Measurements, kind: str) -> Estimate:

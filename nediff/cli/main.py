@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, NoReturn, Optional
+from typing import Annotated, Any, NoReturn, Optional
 
 import typer
 
@@ -16,6 +20,7 @@ from nediff.cli.options import (
     FactorOption,
     GainOption,
     GroupOption,
+    JsonOption,
     KernelOption,
     Kind,
     MaskFractionOption,
@@ -24,6 +29,7 @@ from nediff.cli.options import (
     OffsetOption,
     OperatorOption,
     PatternOption,
+    QuietOption,
     RangeOption,
     ReadNoiseOption,
     ScaleName,
@@ -32,16 +38,18 @@ from nediff.cli.options import (
     Size,
     Solver,
     ToldOption,
+    TrackOption,
     UnitsName,
     UnitsOption,
 )
 from nediff.cli.signals import Interrupted, handling, interrupt
-from nediff.errors import NediffError
+from nediff.cli.usage import USAGE_ERROR, usage_sentence
+from nediff.errors import NediffError, NediffWarning
+from nediff.processes import first, first_to_say, launched
 
 app = typer.Typer(
     name="nediff",
     help="Restore images, with error bars, learned from your noisy images alone.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -53,8 +61,13 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
+_TOGETHER = ("train", "restore")
+"""Commands that several processes share."""
+
+
 @app.callback()
 def _main(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -66,11 +79,22 @@ def _main(
     ] = False,
 ) -> None:
     """What can be said before any command."""
+    command = context.invoked_subcommand
+    if launched() > 1 and command not in _TOGETHER:
+        raise NediffError(
+            f"`nediff {command}` runs in one process; only {' and '.join(_TOGETHER)} can be "
+            "launched in several."
+        )
 
 
 @app.command()
 def train(
-    data: Annotated[str, typer.Argument(help="Noisy images: a folder, a glob or one file.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Noisy images: a folder, a glob or one file; or shards (.tar), also at a URL."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="The run folder to write.")],
     sigma: ToldOption = None,
     units: UnitsOption = UnitsName.fraction,
@@ -102,6 +126,13 @@ def train(
         Optional[int],  # noqa: UP045
         typer.Option(min=1, help="Crops per step: 16, or fewer whole measurements (MRI)."),
     ] = None,
+    micro_batch: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            min=1,
+            help="Crops taken at once, where memory is short; the result does not depend on it.",
+        ),
+    ] = None,
     seed: SeedOption = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     simulate: Annotated[
@@ -126,18 +157,32 @@ def train(
     factor: FactorOption = None,
     group: GroupOption = None,
     ei: EiOption = None,
+    track: TrackOption = None,
+    json_file: JsonOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Learn to restore from noisy images alone.
 
     Writes config.yaml, model.safetensors, metrics.csv and what --resume needs into --out; the
     operator too, so that `nediff restore` needs nothing else.
     """
-    from nediff.cli.levels import parse_simulated, parse_told, photons_of
+    from nediff.cli.levels import parse_simulated, parse_told
     from nediff.cli.operator import OperatorOptions
+    from nediff.cli.photons import photons_of
     from nediff.cli.train import TrainRequest, run_train
     from nediff.training.fitting import Plan
 
-    plan = Plan(minutes, steps, recipe, size.value, _value(kind), crop, batch, seed=seed)
+    plan = Plan(
+        minutes,
+        steps,
+        recipe,
+        size.value,
+        _value(kind),
+        crop,
+        batch,
+        seed=seed,
+        micro_batch=micro_batch,
+    )
     options = OperatorOptions(
         _value(operator),
         mask,
@@ -161,6 +206,8 @@ def train(
         plan,
         options,
         photons_of(gain, read_noise, offset),
+        json_file,
+        tuple(name.value for name in track or ()),
     )
     raise typer.Exit(run_train(request))
 
@@ -172,10 +219,7 @@ def _value(choice: Enum | None) -> str | None:
 @app.command()
 def diagnose(
     data: Annotated[str, typer.Argument(help="Noisy images: a folder, a glob or one file.")],
-    json_file: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--json", help="Write the findings to this file."),
-    ] = None,
+    json_file: JsonOption = None,
     html_file: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--html", help="Write a page with charts to this file."),
@@ -183,6 +227,7 @@ def diagnose(
     range_: RangeOption = None,
     axes: AxesOption = None,
     seed: SeedOption = 0,
+    quiet: QuietOption = False,
 ) -> None:
     """Look at noisy images before training: how strong is the noise, and what can be expected?
 
@@ -197,9 +242,23 @@ def diagnose(
 
 @app.command()
 def restore(
-    run: Annotated[Path, typer.Argument(help="A run folder made by `nediff train`.")],
-    images: Annotated[str, typer.Argument(help="Noisy images: a folder, a glob or one file.")],
+    run: Annotated[
+        Path, typer.Argument(help="A run folder made by `nediff train`; not with --pretrained.")
+    ],
+    images: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(help="Noisy images: a folder, a glob or one file."),
+    ] = None,
+    *,
     out: Annotated[Path, typer.Option(help="Where to write.")],
+    pretrained: Annotated[
+        bool,
+        typer.Option(
+            "--pretrained",
+            help="No RUN: a small network that comes along, for photographs with white noise. "
+            "Without --sigma the noise is estimated.",
+        ),
+    ] = False,
     samples: Annotated[int, typer.Option(min=0, help="Posterior samples per image.")] = 0,
     steps: Annotated[
         Optional[int],  # noqa: UP045
@@ -213,6 +272,16 @@ def restore(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace files that are there already.")
     ] = False,
+    tile: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            min=64,
+            help="Large images are restored in squares of this side: 768 unless told. Smaller ones "
+            "need less memory and more time; the result is the same.",
+        ),
+    ] = None,
+    json_file: JsonOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Restore images, and draw posterior samples of them.
 
@@ -224,14 +293,18 @@ def restore(
     come float32 images of two channels, the real and the imaginary part.
 
     Images of another noise level than that of the training: give it with --sigma.
+
+    Images of any size, on little memory. Interrupted, the same command goes on where it was.
     """
     from nediff.cli.levels import parse_level
+    from nediff.cli.pretrained import paths_given
     from nediff.cli.restore import RestoreRequest, run_restore
 
+    folder, what = paths_given(run, images, pretrained)
     run_restore(
         RestoreRequest(
-            run,
-            images,
+            folder or Path(),
+            what,
             out,
             samples,
             steps,
@@ -241,6 +314,9 @@ def restore(
             overwrite,
             parse_level(sigma, "--sigma"),
             units.value,
+            tile,
+            json_file,
+            pretrained,
         )
     )
 
@@ -264,12 +340,10 @@ def evaluate(
     sigma: SigmaOption = None,
     units: UnitsOption = UnitsName.fraction,
     samples: Annotated[int, typer.Option(min=0, help="Samples per image, 0 for none.")] = 8,
-    json_file: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--json", help="Write the figures to this file."),
-    ] = None,
+    json_file: JsonOption = None,
     seed: SeedOption = 0,
     axes: AxesOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """How good is it? PSNR, SSIM and calibration, or what noisy images alone can say."""
     from nediff.cli.evaluate import EvaluateRequest, run_evaluate
@@ -303,24 +377,113 @@ def calibrate(
     units: UnitsOption = UnitsName.fraction,
     seed: SeedOption = 0,
     axes: AxesOption = None,
+    json_file: JsonOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Put the error bars right, from noisy images alone; RUN remembers it."""
     from nediff.cli.calibrate import CalibrateRequest, run_calibrate
     from nediff.cli.levels import parse_level
 
     level = parse_level(sigma, "--sigma")
-    run_calibrate(CalibrateRequest(run, images, clean, level, units.value, seed, axes))
+    run_calibrate(CalibrateRequest(run, images, clean, level, units.value, seed, axes, json_file))
+
+
+@app.command()
+def info(
+    run: Annotated[Path, typer.Argument(help="A run folder made by `nediff train`.")],
+    json_file: JsonOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """What is this run, how good is it, and what was it trained on?"""
+    from nediff.cli.info import run_info
+
+    run_info(run, json_file)
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Two run folders or more.", metavar="RUN...")],
+    images: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Evaluate all of them on these noisy images (clean with --simulate)."),
+    ] = None,
+    clean: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="The same images without noise, in the same order of names."),
+    ] = None,
+    simulate: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="NUMBER|CSV|photons", help="--images are clean: corrupt them once."),
+    ] = None,
+    sigma: SigmaOption = None,
+    units: UnitsOption = UnitsName.fraction,
+    samples: Annotated[int, typer.Option(min=0, help="Samples per image, 0 for none.")] = 8,
+    json_file: JsonOption = None,
+    seed: SeedOption = 0,
+    axes: AxesOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Runs side by side: what they are and, with --images, how good on the same measurements."""
+    from nediff.cli.evaluate import EvaluateRequest
+    from nediff.cli.info import CompareRequest, run_compare
+    from nediff.cli.levels import parse_level, parse_simulated
+
+    if images is None and (clean, simulate, sigma) != (None, None, None):
+        raise NediffError("--clean, --simulate and --sigma are about --images; give them too.")
+    on = None
+    if images is not None:
+        on = EvaluateRequest(
+            runs[0],
+            images,
+            clean,
+            parse_simulated(simulate),
+            units.value,
+            samples,
+            None,
+            seed,
+            axes,
+            parse_level(sigma, "--sigma"),
+        )
+    run_compare(CompareRequest(tuple(runs), on, json_file))
 
 
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where to write the report.")] = Path("demo"),
     minutes: Annotated[float, typer.Option(help="Training time.")] = 3.0,
+    quiet: QuietOption = False,
 ) -> None:
     """Train on noisy photographs for a few minutes and write a report worth looking at."""
     from nediff.cli.demo import run_demo
 
     run_demo(out, minutes)
+
+
+@app.command("app")
+def open_app(
+    run: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Argument(
+            help="A run folder made by `nediff train`; without it, the pretrained network."
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Who may visit: 127.0.0.1 is this computer, 0.0.0.0 everyone.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, max=65535, help="A free one from 7860 on unless told."),
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+) -> None:
+    """Open a web page: drop an image, see it restored, ask how sure that is; or train.
+
+    Needs the extra `app` (pip install 'nediff[app]'). Nothing is sent to anyone, and no files are
+    left behind. Visitors from other computers (--host) cannot train.
+    """
+    from nediff.cli.app import run_app
+
+    run_app(run, host, port, browser)
 
 
 @app.command()
@@ -371,6 +534,12 @@ def reproduce(
         Optional[str],  # noqa: UP045
         typer.Option(help="Only run this piece, and write no tables."),
     ] = None,
+    tables: Annotated[
+        bool,
+        typer.Option("--tables", help="Only write the tables and figures of what is finished."),
+    ] = False,
+    json_file: JsonOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Run the paper's experiments anew: every table and figure, at the size you can afford.
 
@@ -381,18 +550,42 @@ def reproduce(
 
     run_reproduce(
         ReproduceRequest(
-            name, scale.value, out, runs, data, weights, download, jobs, plan, verify, piece
+            name,
+            scale.value,
+            out,
+            runs,
+            data,
+            weights,
+            download,
+            jobs,
+            plan,
+            verify,
+            piece,
+            tables,
+            json_file,
         )
     )
 
 
 def main() -> None:
-    """Entry point: errors of the user become one sentence and exit code 2."""
+    """Entry point: errors of the user become one sentence and exit code 2.
+
+    0 all went well, 1 a mistake of ours (with a traceback), 2 bad input or usage, 128 + n stopped
+    by signal n (130 for Ctrl-C) with everything written so far whole. Of several processes with
+    the same to say, one says it.
+    """
+    if not first():
+        from nediff.cli.console import hush
+
+        hush()
+    threading.excepthook = _in_a_thread
     try:
-        with handling(interrupt):
-            app()
+        with handling(interrupt), saying_warnings():
+            sys.exit(app(_arguments(sys.argv[1:]), prog_name="nediff", standalone_mode=False) or 0)
     except NediffError as error:
         _refuse(str(error))
+    except USAGE_ERROR as error:
+        _refuse(usage_sentence(error))
     except OSError as error:
         # what is left here is the disk's or the system's doing, not a mistake of ours
         name = f" ({error.filename})" if error.filename else ""
@@ -403,11 +596,49 @@ def main() -> None:
             raise
         _refuse("There is not enough memory for this; try smaller images or fewer samples.")
     except Interrupted as signal:
-        typer.secho("nediff: interrupted; the files written so far are whole.", err=True)
+        if first():
+            typer.secho("nediff: interrupted; the files written so far are whole.", err=True)
         sys.exit(signal.exit_code)
+
+
+@contextmanager
+def saying_warnings() -> Iterator[None]:
+    """Warnings of ours become a line on standard error, each time."""
+    from nediff.cli.console import WARNING, say
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", NediffWarning)
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if issubclass(category, NediffWarning):
+                say(f"{WARNING} {message}")
+            else:
+                usual(message, category, *rest, **more)
+
+        warnings.showwarning = show
+        yield
+
+
+def _in_a_thread(failed: threading.ExceptHookArgs) -> None:
+    """TensorBoard writes in a thread: of a full disk the main one hears too, and says it once."""
+    if not issubclass(failed.exc_type, OSError):
+        threading.__excepthook__(failed)
+
+
+def _arguments(given: list[str]) -> list[str]:
+    """What was typed; --json without a file means standard output, nothing at all --help."""
+    out: list[str] = []
+    for place, word in enumerate(given, start=1):
+        out.append(word)
+        if word == "--json" and (place == len(given) or given[place].startswith("--")):
+            out.append("-")
+    return out or ["--help"]
 
 
 def _refuse(sentence: str) -> NoReturn:
     """One line on standard error, whatever line breaks a library put into it."""
-    typer.secho(f"nediff: {' '.join(sentence.split())}", fg=typer.colors.RED, err=True)
+    if first_to_say(sentence):
+        line = f"nediff: {' '.join(sentence.split())}"
+        typer.secho(line, fg=typer.colors.RED, err=True)
     sys.exit(2)

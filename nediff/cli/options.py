@@ -8,6 +8,8 @@ from typing import Annotated, Optional
 
 import typer
 
+from nediff.cli.console import be_quiet, prefer_json
+
 
 class UnitsName(str, Enum):
     """What a noise level is measured in."""
@@ -71,6 +73,13 @@ class Group(str, Enum):
     any_angle = "any_angle"
 
 
+class Tracker(str, Enum):
+    """Where curves of a training may go."""
+
+    tensorboard = "tensorboard"
+    wandb = "wandb"
+
+
 class Solver(str, Enum):
     """Posterior solvers (METHOD.md §4)."""
 
@@ -112,8 +121,12 @@ ToldOption = Annotated[
 UnitsOption = Annotated[UnitsName, typer.Option(help="What --sigma and --simulate are in.")]
 _PHOTONS = "Noise that depends on the signal (instead of --sigma), in the units of the data"
 GainOption = Annotated[
-    Optional[float],  # noqa: UP045
-    typer.Option(help="Data units per photon.", rich_help_panel=_PHOTONS),
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        metavar="NUMBER|auto",
+        help="Data units per photon; auto, to be estimated with the read noise.",
+        rich_help_panel=_PHOTONS,
+    ),
 ]
 ReadNoiseOption = Annotated[
     Optional[float],  # noqa: UP045
@@ -125,6 +138,29 @@ ReadNoiseOption = Annotated[
 OffsetOption = Annotated[
     Optional[float],  # noqa: UP045
     typer.Option(help="Mean value without light; 0 unless told.", rich_help_panel=_PHOTONS),
+]
+JsonOption = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--json",
+        metavar="[FILE]",
+        callback=prefer_json,
+        help="Write the result for programs to this file; alone or with -, to standard output, "
+        "in place of words.",
+    ),
+]
+QuietOption = Annotated[
+    bool,
+    typer.Option(
+        "--quiet", "-q", callback=be_quiet, help="No progress, no remarks; results and warnings."
+    ),
+]
+TrackOption = Annotated[
+    Optional[list[Tracker]],  # noqa: UP045
+    typer.Option(
+        help="Also tell wandb (Weights & Biases), or TensorBoard the settings; may be repeated. "
+        "Curves for TensorBoard are always in the run folder.",
+    ),
 ]
 AxesOption = Annotated[
     Optional[str],  # noqa: UP045

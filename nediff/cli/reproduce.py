@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from nediff.cli.console import bar, console, results, say
+from nediff.cli.console import bar, console, refuse_json_folder, results, say, write_json
 from nediff.cli.train import TrainingBar
 from nediff.errors import NediffError
 from nediff.experiments.catalogue import EXPERIMENTS, all_pieces, experiments_named
@@ -36,6 +36,9 @@ class ReproduceRequest:
     plan: bool
     verify: bool
     piece: str | None
+    tables: bool
+    json_file: Path | None = None
+    """For --plan."""
 
     def workspace(self) -> Workspace:
         """Where everything is."""
@@ -105,6 +108,9 @@ class _Steps:
 
 def run_reproduce(request: ReproduceRequest) -> None:
     """Run what is not finished, then write the tables and figures."""
+    refuse_json_folder(request.json_file)
+    if request.json_file is not None and not request.plan:
+        raise NediffError("--json is for --plan; results are in the tables' JSON files in OUT.")
     if request.name is None:
         return list_experiments()
     workspace = request.workspace()
@@ -113,9 +119,11 @@ def run_reproduce(request: ReproduceRequest) -> None:
         return verify_results(experiments, workspace)
     pieces = all_pieces(experiments, workspace)
     if request.plan:
-        return show_plan(pieces, workspace)
+        return show_plan(pieces, workspace, request.json_file)
     if request.piece is not None:
         return _run_one(request.piece, pieces, workspace)
+    if request.tables:
+        return _write(experiments, workspace)
     failed: list[str] = []
     with bar() as progress:
         overview = Overview(progress, pieces, workspace)
@@ -124,12 +132,17 @@ def run_reproduce(request: ReproduceRequest) -> None:
         else:
             command = _command(request, workspace)
             failed = run_in_processes(pieces, workspace, overview, request.jobs, command)
-    for experiment in experiments:
-        for path in experiment.write(workspace):
-            say(str(path), results)
+    _write(experiments, workspace)
     if failed:
         raise NediffError(f"These pieces failed, and what needs them: {', '.join(failed)}.")
     return None
+
+
+def _write(experiments: list[Experiment], workspace: Workspace) -> None:
+    """The tables and figures of the pieces that are finished."""
+    for experiment in experiments:
+        for path in experiment.write(workspace):
+            say(str(path), results)
 
 
 def verify_results(experiments: list[Experiment], workspace: Workspace) -> None:
@@ -152,9 +165,11 @@ def list_experiments() -> None:
     results.print(table)
 
 
-def show_plan(pieces: list[Piece], workspace: Workspace) -> None:
+def show_plan(pieces: list[Piece], workspace: Workspace, json_file: Path | None = None) -> None:
     """What is finished and what is left, with the minutes of one core."""
     left = {piece.key for piece in unfinished(pieces, workspace)}
+    rows = [{"piece": p.key, "minutes": p.minutes, "finished": p.key not in left} for p in pieces]
+    write_json({"scale": workspace.scale.name, "pieces": rows}, json_file)
     table = Table("piece", "minutes of one core", "state")
     for piece in pieces:
         state = "to do" if piece.key in left else "finished"

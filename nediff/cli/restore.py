@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import platform
+import shutil
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,15 +12,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nediff.cli.console import bar, counting, say
+from nediff.cli.console import bar, counting, refuse_json_folder, say, write_json
 from nediff.cli.inputs import refuse_misfits
+from nediff.cli.large import LargeFile, out_of_memory, use_less_memory
+from nediff.cli.launch import use_all_devices
+from nediff.cli.ledger import Ledger, key_of
 from nediff.cli.levels import Level, sigmas_of
+from nediff.cli.pretrained import estimated, pretrained_for
 from nediff.data import (
     ImageFile,
     Scan,
     Sigmas,
     StabilisedRange,
     Units,
+    claimed,
+    float_form,
     form_like,
     list_files,
     scan,
@@ -29,6 +37,7 @@ from nediff.data.settle import magnitude
 from nediff.data.stabilise import Watch
 from nediff.data.write import Form
 from nediff.errors import NediffError
+from nediff.processes import ALONE, Processes, joined, one_host
 from nediff.restorer import Restorer
 from nediff.runs import make_folder
 from nediff.sampling import PAPER_SETTINGS
@@ -51,28 +60,139 @@ class RestoreRequest:
     overwrite: bool
     sigma: Level | None = None
     units: Units = "fraction"
+    tile: int | None = None
+    json_file: Path | None = None
+    pretrained: bool = False
+    """Instead of ``run``, which is then found by the images."""
+
+    @property
+    def key(self) -> str:
+        """What a file that was restored like this is known by."""
+        asked = (self.samples, self.steps, self.solver, self.seed, self.axes, self.sigma)
+        return key_of(self.run, *asked, self.units, self.tile)
 
 
 def run_restore(request: RestoreRequest) -> None:
-    """Restore every file; all inputs and outputs are checked before the first is written."""
-    restorer = Restorer.load(request.run)
+    """Restore every file; all inputs and outputs are checked before the first is written.
+
+    The same command again goes on with what is missing. Several processes share the files, and
+    the parts of a large one.
+    """
+    refuse_json_folder(request.json_file)
+    use_all_devices()
+    processes = joined()
+    if request.out.exists() and not request.out.is_dir():
+        raise NediffError(f"{request.out} is a file, not a folder; choose another --out.")
+    with claimed(request.out):
+        _run_restore(request, processes)
+
+
+def _run_restore(request: RestoreRequest, processes: Processes) -> None:
+    request, restorer = _with_restorer(request)
     settings = PAPER_SETTINGS if request.solver == "paper" else restorer.sampler
     steps = request.steps or settings.steps
     restorer.sampler = replace(settings, solver=request.solver, steps=steps)
-    files = _checked_files(restorer, request)
+    restorer.tile = request.tile or restorer.tile
+    ledger = Ledger(request.out, request.key)
+    files = _agreed_files(restorer, request, ledger, processes)
+    if not files:
+        say(
+            f"All of these files were restored into {request.out} before, by the same command; "
+            "--overwrite does it again"
+        )
+        write_json(_summary(restorer, request, []), request.json_file)
+        return
     sigmas = _levels(restorer, request, files)
     make_folder(request.out)
+    together, mine = _shared_out(restorer, files, processes)
+    units = sum(f.n_images for f in (*together, *mine)) * (1 + request.samples)
     with bar() as progress:
-        task = progress.add_task(
-            "restoring", total=sum(f.n_images for f in files) * (1 + request.samples), note=""
-        )
+        task = progress.add_task("restoring", total=units, note="")
 
         def advance(file: ImageFile, amount: float) -> None:
             progress.update(task, advance=amount, note=file.name)
 
-        for file in files:
-            _restore_file(restorer, file, request, sigmas, advance)
+        for file in together:  # first: all must cut them into the same parts
+            _restore_file(restorer, file, request, sigmas, ledger, advance, processes)
+        for file in mine:
+            _restore_file(restorer, file, request, sigmas, ledger, advance)
+    processes.wait()
     say(f"{len(files)} file(s) restored into {request.out}")
+    if processes.main:
+        ledger.tidy()
+        write_json(_summary(restorer, request, files), request.json_file)
+
+
+def _summary(
+    restorer: Restorer, request: RestoreRequest, files: list[ImageFile]
+) -> dict[str, object]:
+    """What was done, for programs; files that were there before are not listed."""
+    settings = restorer.sampler
+    done = [
+        {
+            "name": file.name,
+            "images": file.n_images,
+            "outputs": {k: str(p) for k, p in _outputs(restorer, file, request).items()},
+        }
+        for file in files
+    ]
+    return {
+        "run": str(request.run),
+        "out": str(request.out),
+        "samples": request.samples,
+        "solver": settings.solver,
+        "steps": settings.steps,
+        "seed": request.seed,
+        "calibrated": restorer.correction is not None,
+        "files": done,
+    }
+
+
+def _agreed_files(
+    restorer: Restorer, request: RestoreRequest, ledger: Ledger, processes: Processes
+) -> list[ImageFile]:
+    """What is to do, found out by the main process before any writes."""
+    found: list[ImageFile] = []
+
+    def look() -> list[str]:
+        found.extend(_checked_files(restorer, request, ledger))
+        return [file.name for file in found]
+
+    names = processes.told(look)
+    if processes.main:
+        return found
+    seen = {file.name: file for file in list_files(request.images, request.axes)} if names else {}
+    if missing := [name for name in names if name not in seen]:
+        raise NediffError(
+            f"The machine {platform.node()} does not see {missing[0]}, which the main process "
+            "does; name images that all machines have."
+        )
+    return [seen[name] for name in names]
+
+
+def _shared_out(
+    restorer: Restorer, files: list[ImageFile], processes: Processes
+) -> tuple[list[ImageFile], list[ImageFile]]:
+    """(files that all restore together part by part, files that this process restores).
+
+    Parts go through files, which the processes of one machine see alike at once; those of
+    several machines may not, and then each large file is left to one of them.
+    """
+    together = []
+    if processes.several and one_host():
+        together = [f for f in files if restorer.in_parts(restorer.problem, f.size())]
+    return together, list(processes.share([f for f in files if f not in together]))
+
+
+def _with_restorer(request: RestoreRequest) -> tuple[RestoreRequest, Restorer]:
+    """What restores, and the request with its folder and, if it came along, its noise level."""
+    if not request.pretrained:
+        return request, Restorer.load(request.run)
+    run, restorer, images = pretrained_for(request.images, request.axes)
+    request = replace(request, run=run)
+    if request.sigma is None:
+        request = replace(request, sigma=estimated(images, restorer), units="fraction")
+    return request, restorer
 
 
 def _levels(restorer: Restorer, request: RestoreRequest, files: list[ImageFile]) -> Sigmas | None:
@@ -102,10 +222,8 @@ def _levels(restorer: Restorer, request: RestoreRequest, files: list[ImageFile])
     return sigmas
 
 
-def _checked_files(restorer: Restorer, request: RestoreRequest) -> list[ImageFile]:
-    """The inputs, all of them whole, and all with a free place to write to."""
-    if request.out.exists() and not request.out.is_dir():
-        raise NediffError(f"{request.out} is a file, not a folder; choose another --out.")
+def _checked_files(restorer: Restorer, request: RestoreRequest, ledger: Ledger) -> list[ImageFile]:
+    """The inputs that are to do, all of them whole, and all with a free place to write to."""
     files = list_files(request.images, request.axes)
     channels = restorer.config.data.channels
     for file in files:
@@ -113,7 +231,10 @@ def _checked_files(restorer: Restorer, request: RestoreRequest) -> list[ImageFil
             raise NediffError(
                 f"{file.name} has {file.channels} channel(s); this run was trained on {channels}."
             )
-    _refuse_collisions(restorer, files, request)
+    files = _unfinished(restorer, files, request, ledger)
+    if not files:
+        return files
+    _refuse_collisions(restorer, files, request, ledger)
     r = restorer.range
     watch = Watch(r.noise, lambda values: values) if isinstance(r, StabilisedRange) else None
     with counting("reading images") as report:
@@ -124,6 +245,18 @@ def _checked_files(restorer: Restorer, request: RestoreRequest) -> list[ImageFil
     found = refuse_misfits(files, restorer.problem) or found
     _warn_of_other_units(restorer, _seen_extremes(restorer, files, found), request.sigma is None)
     return files
+
+
+def _unfinished(
+    restorer: Restorer, files: list[ImageFile], request: RestoreRequest, ledger: Ledger
+) -> list[ImageFile]:
+    """Those that the same command has not finished before."""
+    if request.overwrite:
+        return files
+    left = [f for f in files if not ledger.finished(f, _outputs(restorer, f, request).values())]
+    if left and len(left) < len(files):
+        say(f"{len(files) - len(left)} file(s) were restored before; going on with the others")
+    return left
 
 
 def _seen_extremes(restorer: Restorer, files: list[ImageFile], found: Scan) -> Scan:
@@ -183,7 +316,9 @@ def _outputs(restorer: Restorer, file: ImageFile, request: RestoreRequest) -> di
     return paths
 
 
-def _refuse_collisions(restorer: Restorer, files: list[ImageFile], request: RestoreRequest) -> None:
+def _refuse_collisions(
+    restorer: Restorer, files: list[ImageFile], request: RestoreRequest, ledger: Ledger
+) -> None:
     """Two inputs must not write one output, and nothing is overwritten unasked."""
     seen: dict[Path, str] = {}
     for file in files:
@@ -193,11 +328,11 @@ def _refuse_collisions(restorer: Restorer, files: list[ImageFile], request: Rest
                     f"{seen[path]} and {file.name} would both be written to {path}; restore them "
                     "into different folders."
                 )
-            if path.exists() and file.path is not None and path.samefile(file.path):
+            if path.exists() and file.place is not None and path.samefile(file.place):
                 raise NediffError(
                     f"The restored {file.name} would replace the noisy one; choose another --out."
                 )
-            if path.exists() and not request.overwrite:
+            if path.exists() and not (request.overwrite or ledger.work(file).exists()):
                 raise NediffError(
                     f"{path} exists already; choose another --out or add --overwrite."
                 )
@@ -209,9 +344,81 @@ def _restore_file(
     file: ImageFile,
     request: RestoreRequest,
     sigmas: Sigmas | None,
+    ledger: Ledger,
+    advance: Callable[[ImageFile, float], None],
+    processes: Processes = ALONE,
+) -> None:
+    """All pages of one file, in smaller parts for as long as memory is short."""
+    paths = _outputs(restorer, file, request)
+    ledger.begin(file)
+    for path in paths.values():
+        make_folder(path.parent)
+    while True:
+        try:
+            _restore_once(restorer, file, request, sigmas, ledger, paths, advance, processes)
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            if processes.several:
+                raise NediffError(
+                    f"There is not enough memory for {processes.count} squares of "
+                    f"{restorer.tile} pixels of {file.name} at a time; give a smaller --tile, or "
+                    "launch fewer processes."
+                ) from error
+        else:
+            if processes.main:
+                ledger.finish(file)
+            return
+        use_less_memory(restorer, file)
+        shutil.rmtree(ledger.work(file), ignore_errors=True)  # of other parts
+        ledger.begin(file)
+
+
+def _restore_once(
+    restorer: Restorer,
+    file: ImageFile,
+    request: RestoreRequest,
+    sigmas: Sigmas | None,
+    ledger: Ledger,
+    paths: dict[str, Path],
+    advance: Callable[[ImageFile, float], None],
+    processes: Processes,
+) -> None:
+    """Every output is written whole or not at all."""
+    if restorer.in_parts(restorer.problem, file.size()):
+        forms = _forms(restorer, file, paths)
+        large = LargeFile(
+            restorer,
+            file,
+            forms,
+            paths,
+            request.samples,
+            request.seed,
+            sigmas,
+            ledger.work(file),
+            processes,
+        )
+        large.restore(lambda amount: advance(file, amount))
+    else:
+        _restore_small(restorer, file, request, sigmas, paths, advance)
+
+
+def _forms(restorer: Restorer, file: ImageFile, paths: Iterable[str]) -> dict[str, Form]:
+    """How each output of a large file is stored."""
+    shape = (restorer.problem.channels, *file.size())
+    forms = dict.fromkeys(paths, float_form(file.n_images, shape))
+    return forms | {"restored": _form(restorer, file)}
+
+
+def _restore_small(
+    restorer: Restorer,
+    file: ImageFile,
+    request: RestoreRequest,
+    sigmas: Sigmas | None,
+    paths: dict[str, Path],
     advance: Callable[[ImageFile, float], None],
 ) -> None:
-    """All pages of one file; every output is written whole or not at all."""
+    """Image by image, all in memory."""
     r = restorer.range
     restored: list[Page] = []
     drawn: list[Page] = []
@@ -224,9 +431,6 @@ def _restore_file(
             samples = restorer.sample(y, request.samples, request.seed, sigma)
             drawn.append(r.from_unit(_framed(restorer, file, samples)).astype(np.float32))
             advance(file, request.samples)
-    paths = _outputs(restorer, file, request)
-    for path in paths.values():
-        make_folder(path.parent)
     write_form(_form(restorer, file), paths["restored"], restored)
     if request.samples >= 1:
         write_tiff(paths["mean"], [samples.mean(0) for samples in drawn])

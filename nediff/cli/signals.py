@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
+
+from nediff.processes import launched
 
 Handler = Callable[[int, FrameType | None], None]
 
@@ -36,11 +39,17 @@ def handling(handler: Handler) -> Iterator[None]:
             signal.signal(kind, old)
 
 
+AGAIN = 2.0
+"""Seconds. What comes sooner is the same signal once more: of Ctrl-C both the terminal and
+torchrun tell the processes that torchrun started."""
+
+
 class Stopper:
     """Asks the training loop to stop after the step at hand; a second signal does not wait."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self._heard = 0.0
 
     def __call__(self) -> bool:
         return self.signal is not None
@@ -48,5 +57,7 @@ class Stopper:
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Remember the first signal; the second stops at once."""
         if self.signal is not None:
-            interrupt(number, frame)
-        self.signal = number
+            if launched() == 1 or time.monotonic() - self._heard > AGAIN:
+                interrupt(number, frame)
+            return
+        self.signal, self._heard = number, time.monotonic()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import platform
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rich.progress import Progress, TaskID
 
-from nediff.cli.console import bar, console, counting, say
+from nediff.cli.console import bar, console, counting, refuse_json_folder, say, write_json
 from nediff.cli.correlated import correlated_noise
 from nediff.cli.inputs import settle_range, simulated
+from nediff.cli.launch import use_all_devices
 from nediff.cli.learn import LearningStopped, LearnRequest, learned_level
 from nediff.cli.levels import (
     Level,
@@ -31,6 +34,7 @@ from nediff.cli.operator import (
     refuse_missing,
     refuse_other_operator,
 )
+from nediff.cli.photons import UntoldPhotons, estimated_photons
 from nediff.cli.seen import say_what_is_seen
 from nediff.cli.signals import Stopper, handling
 from nediff.config import RunConfig, SigmaConfig
@@ -42,13 +46,17 @@ from nediff.data import (
     StabilisedRange,
     Units,
     check_sigma,
+    claimed,
     open_measurements,
     sigma_to_unit,
 )
+from nediff.data.shards import public_name
 from nediff.errors import NediffError
 from nediff.networks import build_denoiser, count_parameters
 from nediff.problem import Problem
-from nediff.runs import CONFIG_FILE, load_config, load_problem, load_sigmas, range_of
+from nediff.processes import Processes, joined
+from nediff.report.run import describe_run
+from nediff.runs import CONFIG_FILE, holds_run, load_config, load_problem, load_sigmas, range_of
 from nediff.training.fitting import (
     Plan,
     check_folder,
@@ -57,7 +65,11 @@ from nediff.training.fitting import (
     refuse_other_data,
     run_training,
     start_folder,
+    write_inputs,
 )
+from nediff.training.tracking import check_trackers
+
+_WANTING = "--simulate photons needs --gain, a number, and --read-noise if there is any."
 
 Range = tuple[float, float] | IntensityRange
 
@@ -76,8 +88,11 @@ class TrainRequest:
     resume: bool
     plan: Plan
     operator: OperatorOptions = field(default_factory=OperatorOptions)
-    photons: PhotonNoise | None = None
+    photons: PhotonNoise | UntoldPhotons | None = None
     """Noise that depends on the signal, instead of ``sigma``."""
+    json_file: Path | None = None
+    track: tuple[str, ...] = ()
+    """Names of trackers."""
 
     @property
     def told(self) -> Level | None:
@@ -119,26 +134,59 @@ class TrainingBar:
 
 
 def run_train(request: TrainRequest) -> int:
-    """Train or resume; returns the exit code."""
-    existing = _existing(request)
+    """Train or resume; returns the exit code.
+
+    What can differ between processes is settled by the main one.
+    """
+    refuse_json_folder(request.json_file)
+    check_trackers(request.track)
+    use_all_devices()
+    processes = joined()
+    processes.told(lambda: check_folder(request.out, new=not request.resume))
+    with claimed(request.out):
+        return _run_train(request, processes)
+
+
+def _run_train(request: TrainRequest, processes: Processes) -> int:
+    existing = _as_config(processes.told(lambda: _existing(request)))
     refuse_conflicts(request, existing)
     if existing is None:
         try:
             config, measurements, problem = _planned(request)
         except LearningStopped as stopped:
             return stopped.exit_code
-        start_folder(request.out, config, problem, measurements.sigmas)
+        planned = config.model_dump(mode="json")
+        config = _as_config(processes.told(lambda: planned)) or config
+        _refuse_other_files(measurements, config)
+        sigmas = measurements.sigmas
+        processes.told(lambda: start_folder(request.out, config, problem, sigmas))
     else:
         config, measurements = existing, _reopened(request, existing)
-    return train_with_bar(config, measurements, request.out)
+    code = train_with_bar(
+        config, measurements, request.out, request.plan.micro_batch, track=request.track
+    )
+    if processes.main:
+        write_json(describe_run(request.out).to_dict(), request.json_file)
+    return code
 
 
-def _existing(request: TrainRequest) -> RunConfig | None:
+def _existing(request: TrainRequest) -> dict[str, Any] | None:
     """What the run in --out was begun with, if there is one and it may be gone on with."""
     check_folder(request.out, new=not request.resume)
-    if not (request.out / CONFIG_FILE).exists():
-        return None
-    return load_config(request.out)
+    return load_config(request.out).model_dump(mode="json") if holds_run(request.out) else None
+
+
+def _as_config(values: dict[str, Any] | None) -> RunConfig | None:
+    return None if values is None else RunConfig.model_validate(values)
+
+
+def _refuse_other_files(measurements: Measurements, config: RunConfig) -> None:
+    """All processes must see the same data."""
+    if measurements.fingerprint != config.data.fingerprint:
+        raise NediffError(
+            f"On the machine {platform.node()} DATA are not the files that the main process sees; "
+            "name data that all machines have, or a URL."
+        )
 
 
 def refuse_conflicts(request: TrainRequest, existing: RunConfig | None) -> None:
@@ -163,6 +211,8 @@ def refuse_conflicts(request: TrainRequest, existing: RunConfig | None) -> None:
 
 def _refuse_noise(request: TrainRequest) -> None:
     """The noise must be told once, in one way."""
+    if isinstance(request.photons, UntoldPhotons) and request.simulate is not None:
+        raise NediffError(_WANTING)
     if request.photons is not None:
         if request.sigma is not None or request.simulate not in (None, "photons"):
             raise NediffError(
@@ -171,13 +221,13 @@ def _refuse_noise(request: TrainRequest) -> None:
             )
         return
     if request.simulate == "photons":
-        raise NediffError("--simulate photons needs --gain, and --read-noise if there is any.")
+        raise NediffError(_WANTING)
     if request.sigma is None and request.simulate is None:
         raise NediffError(
             "How strong is the noise? Give its standard deviation with --sigma, as a fraction of "
             "the intensity range, or in the data's units with --units data; or a CSV file with "
             "that of each image; or, where it depends on the signal, --gain and --read-noise. "
-            "Unknown, it can be estimated (--sigma auto) or learned (--sigma learn)."
+            "Unknown, it can be estimated (--sigma auto, --gain auto) or learned (--sigma learn)."
         )
     if None not in (request.told, request.simulate) and request.told != request.simulate:
         raise NediffError(
@@ -212,14 +262,19 @@ def refuse_changes(plan: Plan, config: RunConfig, out: Path) -> None:
             )
 
 
-def _open(request: TrainRequest, range: Range | None, axes: str | None) -> Measurements:
+def _open(
+    request: TrainRequest,
+    range: Range | None,
+    axes: str | None,
+    photons: PhotonNoise | None = None,
+) -> Measurements:
     with counting("reading images") as report:
         found: list[str] = []
         images = open_measurements(
             request.data,
             range=range,
             axes=axes,
-            photons=request.photons,
+            photons=photons,
             progress=report,
             warn=found.append,
         )
@@ -248,7 +303,7 @@ def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements, Problem]:
     if request.plan.steps is None:
         say("measuring the training rate …")
     plan = replace(plan, recipe=recipe)
-    config = plan_run(measurements, problem, plan, request.data, request.axes)
+    config = plan_run(measurements, problem, plan, public_name(request.data), request.axes)
     return config, measurements, problem
 
 
@@ -261,7 +316,10 @@ def _with_its_noise(
         return *correlated_noise(images, problem, simulated), request.plan
     if not isinstance(request.sigma, str):
         measurements, sigma = _with_noise(request, images, problem)
-        return measurements, replace(problem, sigma=sigma), request.plan
+        plan = request.plan
+        if isinstance(request.photons, UntoldPhotons):
+            plan = replace(plan, sigma_known=SigmaConfig(how="estimated"))
+        return measurements, replace(problem, sigma=sigma), plan
     if request.simulate is not None:
         images, _ = _with_noise(request, images, problem)
     sigma, plan = _found_noise(request, images, problem)
@@ -321,12 +379,19 @@ def _say_noise(measurements: Measurements, sigma: float) -> None:
 
 def _settled(request: TrainRequest) -> tuple[Measurements, Problem]:
     """The data in their range, and the instrument as yet without its noise."""
-    images = _open(request, request.range, request.axes)
-    clean = request.simulate is not None
+    images, clean = _opened_by_noise(request), request.simulate is not None
     problem = problem_of(request.operator, images, clean)
     if not clean:
         check_measurements(images, problem)
     return settle_range(images, problem, request.range, clean), problem
+
+
+def _opened_by_noise(request: TrainRequest) -> Measurements:
+    """The data; in a curved range where the noise depends on the signal."""
+    range, axes, photons = request.range, request.axes, request.photons
+    if isinstance(photons, UntoldPhotons):
+        photons = estimated_photons(_open(request, range, axes), photons, request.operator.kind)
+    return _open(request, range, axes, photons)
 
 
 def _reopened(request: TrainRequest, config: RunConfig) -> Measurements:
@@ -344,6 +409,8 @@ def _reopened(request: TrainRequest, config: RunConfig) -> Measurements:
         level = data.simulate if measurements.sigmas is None else measurements.sigmas
         measurements = simulated(measurements, level, data.simulate_seed, problem)
     refuse_other_data(measurements, config, request.out, problem)
+    known = measurements.sigmas
+    joined().told(lambda: write_inputs(request.out, config, problem, known))
     say(f"going on with {request.out} as recorded in its {CONFIG_FILE}")
     return measurements
 
@@ -384,7 +451,11 @@ def _begun_otherwise(now: Simulated | None, then: float | None, several: bool) -
 def _refuse_other_photons(request: TrainRequest, range: IntensityRange) -> None:
     """--gain, --read-noise and --offset, where given, must be those of the run; so --sigma."""
     then = range.noise if isinstance(range, StabilisedRange) else None
-    other = request.photons is not None and request.photons != then
+    given = request.photons
+    if isinstance(given, UntoldPhotons):  # what was estimated then holds
+        other = then is None or given.offset not in (None, then.offset)
+    else:
+        other = given is not None and given != then
     if then is not None:
         other = other or request.sigma is not None or request.simulate not in (None, "photons")
     if other or (then is None and request.simulate == "photons"):
@@ -417,20 +488,27 @@ def train_with_bar(
     config: RunConfig,
     measurements: Measurements,
     out: Path,
+    micro_batch: int | None = None,
     how_to_go_on: str = "go on with the same command and --resume",
+    track: tuple[str, ...] = (),
 ) -> int:
     """The loop under a progress bar that Ctrl-C stops cleanly; returns the exit code."""
     parameters = count_parameters(build_denoiser(config.network))
+    processes = joined()
+    together = f", {processes.count} processes" if processes.several else ""
     say(
         f"training '{config.network.size}' ({parameters / 1e3:.0f} k parameters), recipe "
-        f"'{config.recipe.name}', {config.training.steps} steps"
+        f"'{config.recipe.name}', {config.training.steps} steps{together}"
     )
     stopper = Stopper()
     with handling(stopper.handle), bar() as progress:
         task = progress.add_task("training", total=config.training.steps, note="")
-        _, finished = run_training(config, measurements, out, TrainingBar(progress, task), stopper)
+        shown = TrainingBar(progress, task)
+        _, finished = run_training(
+            config, measurements, out, shown, stopper, micro_batch=micro_batch, track=track
+        )
     if finished:
         say(f"done: {out} (use it with: nediff restore {out} IMAGES --out restored)")
         return 0
     say(f"stopped and saved in {out}; {how_to_go_on}")
-    return 128 + (stopper.signal or 0)
+    return 128 + int(processes.largest(stopper.signal or 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nediff.data.atomic import atomic_path
+from nediff.data.claim import claimed
 from nediff.data.files import ImageFile
 from nediff.data.measured import scan_measured
 from nediff.data.measurements import Measurements, Window, open_measurements
@@ -14,7 +15,7 @@ from nediff.data.sigmas import Sigmas, read_sigmas
 from nediff.data.sources import list_files
 from nediff.data.split import split
 from nediff.data.stabilise import PhotonNoise, StabilisedRange, photon_noise
-from nediff.data.write import Form, form_like, write_form, write_like, write_tiff
+from nediff.data.write import Form, Sheet, float_form, form_like, write_form, write_like, write_tiff
 
 __all__ = [
     "Form",
@@ -23,6 +24,7 @@ __all__ = [
     "Measurements",
     "PhotonNoise",
     "Scan",
+    "Sheet",
     "Sigmas",
     "StabilisedRange",
     "Units",
@@ -31,6 +33,8 @@ __all__ = [
     "check_channels",
     "check_sigma",
     "choose_range",
+    "claimed",
+    "float_form",
     "form_like",
     "list_files",
     "open_measurements",

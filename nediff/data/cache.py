@@ -36,7 +36,7 @@ class Lru(Generic[V]):
         return len(self._values)
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """The value kept under ``key``, or ``make()``; one heavier than everything is not kept."""
+        """The value kept under ``key``, or ``make()``; the newest is kept however heavy it is."""
         capacity, weigh, _ = self._arguments
         with self._lock:
             if key in self._values:
@@ -45,8 +45,8 @@ class Lru(Generic[V]):
         value = make()
         weight = weigh(value)
         with self._lock:
-            if weight <= capacity and key not in self._values:
-                self._shrink(capacity - weight)
+            if key not in self._values:
+                self._shrink(max(capacity - weight, 0))
                 self._values[key] = value
                 self.weight += weight
         return value

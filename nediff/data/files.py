@@ -11,9 +11,11 @@ import numpy as np
 
 from nediff.data import npy
 from nediff.data.cache import Store
-from nediff.data.formats import ENDINGS, NPY, Format, format_of
+from nediff.data.formats import ENDINGS, NPY, Format, format_of, place_of
 from nediff.data.header import Header, reading
 from nediff.data.layout import Array
+from nediff.data.limits import refuse_special
+from nediff.data.mapped import forget
 from nediff.errors import NediffError
 
 
@@ -33,8 +35,13 @@ class ImageFile:
     array: Array | None = None
 
     @property
+    def place(self) -> Path | None:
+        """What is on the disk: the path may go on inside an HDF5 file or a Zarr folder."""
+        return None if self.path is None else place_of(self.path)
+
+    @property
     def format(self) -> str:
-        """PNG, JPEG, WebP, TIFF or NPY."""
+        """PNG, JPEG, WebP, TIFF, NPY, HDF5 or Zarr."""
         return self.kind.name
 
     @property
@@ -87,6 +94,11 @@ class ImageFile:
                 view = self._decoded(page)[:, rows, columns]
             return np.array(view, dtype=self.dtype, order="C", subok=False)
 
+    def forget(self) -> None:
+        """Let go what was read of a mapped file; it is read again when needed."""
+        if self.header.mapped:
+            forget(self._mapped())
+
     def _mapped(self) -> Array:
         path = self.path
         if self.array is not None or path is None:
@@ -108,8 +120,11 @@ def open_file(path: Path, name: str, axes: str | None, store: Store) -> ImageFil
     kind = format_of(path)
     if kind is None:
         raise NediffError(f"{path} is not in a format that is read here ({ENDINGS}).")
+    refuse_special(place_of(path))
     with reading(str(path), kind.name):
         header = kind.header(path, axes)
+    if 0 in header.layout.shape:
+        raise NediffError(f"{path} is empty (its shape is {header.layout.shape}); remove it.")
     return ImageFile(name, path, kind, header, store)
 
 

@@ -74,10 +74,21 @@ class Layout:
         picked = self.arrange(array[self.index(page, rows, columns)])
         return picked.reshape(-1, *picked.shape[-2:])
 
-    def put(self, array: Array, page: int, image: Array) -> None:
-        """Store one image (C, H, W) at its place in ``array``."""
-        place = self.arrange(array[self.index(page, slice(None), slice(None))])
-        place[...] = image.reshape(place.shape)
+    def put(
+        self,
+        array: Array,
+        page: int,
+        image: Array,
+        rows: slice = slice(None),
+        columns: slice = slice(None),
+    ) -> None:
+        """Store one image (C, H, W), or a window of it, at its place in ``array``."""
+        kept = [k for k, letter in enumerate(self.axes) if letter in "YX" + _CHANNELS]
+        channels = [k for k in kept if self.axes[k] in _CHANNELS]
+        order = [*channels, self.axes.index("Y"), self.axes.index("X")]
+        shaped = image.reshape(*(self.shape[k] for k in channels), *image.shape[-2:])
+        stored = shaped.transpose([order.index(k) for k in kept])
+        array[self.index(page, rows, columns)] = stored
 
 
 def make_layout(shape: tuple[int, ...], axes: str | None, where: str) -> Layout:

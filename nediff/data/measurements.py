@@ -16,12 +16,16 @@ from numpy.typing import ArrayLike, NDArray
 from nediff.data.cache import DEFAULT_CACHE_BYTES
 from nediff.data.files import ImageFile
 from nediff.data.ranges import IntensityRange, choose_range
-from nediff.data.scan import Progress, Scan, scan
+from nediff.data.scan import Progress, Scan, check_channels, scan
+from nediff.data.shards import ShardFile, prepare
 from nediff.data.sigmas import Sigmas
 from nediff.data.simulate import SimulatedNoise, SimulatedPhotons
 from nediff.data.sources import Source, list_files
 from nediff.data.stabilise import PhotonNoise, StabilisedRange, Watch, choose_stabilised
 from nediff.errors import NediffError
+
+MOST_OF_SHARDS = 2048
+"""So many images of shards are looked at before training; the others when they are needed."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,11 @@ class Measurements:
         return hashlib.blake2b(listing.encode(), digest_size=8).hexdigest()
 
     @property
+    def remote(self) -> bool:
+        """Whether images must be fetched first: they are in shards."""
+        return isinstance(self.windows[0].file, ShardFile)
+
+    @property
     def min_size(self) -> int:
         """The smallest side of any image."""
         return min(min(self.size(i)) for i in range(len(self)))
@@ -216,6 +225,10 @@ class Measurements:
     def image(self, i: int) -> NDArray[np.float32]:
         """The whole image, (C, H, W)."""
         return self.crop(i, 0, 0, *self.size(i))
+
+    def prepare(self, images: Iterable[int], wait: bool = True) -> None:
+        """Fetch images that are far away, many at a time, before they are asked for."""
+        prepare((self.windows[i].file for i in images), wait)
 
     def crop(self, i: int, top: int, left: int, height: int, width: int) -> NDArray[np.float32]:
         """A window (C, height, width), equal to the same slice of ``image(i)``."""
@@ -303,12 +316,13 @@ def open_measurements(
         _check_types(files)
     elif not isinstance(range, IntensityRange):
         range = IntensityRange(*(float(v) for v in range))
+    looked_at = _some(files)
     if photons is None and not isinstance(range, StabilisedRange):
-        found = scan(files, progress)
+        found = scan(looked_at, progress)
         extremes = (found.minimum, found.maximum)
         chosen, how = choose_range(found.sample, files[0].dtype, range, extremes)
     else:
-        found, chosen, how = _stabilised(files, range, photons, progress, warn)
+        found, chosen, how = _stabilised(looked_at, range, photons, progress, warn)
     variance = found.within_variance / chosen.span**2
     clean = Measurements(_all_windows(files), chosen, how, variance)
     return clean if simulate is None else clean.simulate(simulate, seed)
@@ -334,6 +348,15 @@ def _stabilised(
         return found, settled, "as given"
     given = None if range is None else (range.low, range.high)
     return found, *choose_stabilised(noise, found.sample, given)
+
+
+def _some(files: Sequence[ImageFile]) -> Sequence[ImageFile]:
+    """What to look at before training: everything, but of many shards some images of each."""
+    if not isinstance(files[0], ShardFile) or len(files) <= MOST_OF_SHARDS:
+        return files
+    check_channels(files)
+    chosen = np.linspace(0, len(files) - 1, MOST_OF_SHARDS).astype(int)
+    return [files[i] for i in chosen]
 
 
 def _all_windows(files: Sequence[ImageFile]) -> list[Window]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -40,13 +41,14 @@ def as_pairs(array: Array) -> Array:
     return view
 
 
-def open_map(path: Path) -> Array:
+def open_map(path: Path, mode: Literal["r", "r+"] = "r") -> Array:
     """The whole array, on disk."""
-    return as_pairs(_load(path))
+    return as_pairs(_load(path, mode))
 
 
-def _load(path: Path) -> Array:
-    array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+def _load(path: Path, mode: Literal["r", "r+"] = "r") -> Array:
+    """Not np.load, which opens archives too; this reads nothing but the header."""
+    array: Array = np.lib.format.open_memmap(path, mode)
     return array
 
 
@@ -57,8 +59,12 @@ def decode(path: Path, layout: Layout, page: int, store: Store) -> Array:
 
 def write(path: Path, header: Header, images: Iterable[Array], source: Path | None) -> None:
     """Write the images, each (C, H, W), in the layout of the header; pairs become complex."""
+    fill(path, create(path, header), header.layout, images)
+
+
+def create(path: Path, header: Header) -> Array:
+    """A new file in the layout of the header, as a writable map; pairs are stored as complex."""
     dtype, shape = header.dtype, header.layout.shape
     if header.pairs:
         dtype, shape = np.result_type(dtype, np.complex64), shape[:-1]
-    array = np.lib.format.open_memmap(path, "w+", dtype, shape)
-    fill(path, as_pairs(array), header.layout, images)
+    return as_pairs(np.lib.format.open_memmap(path, "w+", dtype, shape))

@@ -54,7 +54,9 @@ def write(path: Path, header: Header, images: Iterable[Array], source: Path | No
     """Write the one image (C, H, W) with the orientation (EXIF) and the colours of its source."""
     (image,) = images
     pixels = np.moveaxis(image, 0, 2).reshape(header.layout.shape)
-    with Image.open(source or path, formats=_FORMATS) as original:
-        kind = original.format or "JPEG"
-        tags = {key: original.info[key] for key in ("exif", "icc_profile") if key in original.info}
+    kind, tags = "WEBP" if path.suffix.lower() == ".webp" else "JPEG", {}
+    if source is not None:
+        with Image.open(source, formats=_FORMATS) as original:
+            kind, known = original.format or kind, original.info
+            tags = {key: known[key] for key in ("exif", "icc_profile") if key in known}
     Image.fromarray(np.ascontiguousarray(pixels)).save(path, kind, **_QUALITY[kind], **tags)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import tifffile
 
-from nediff.data import png
+from nediff.data import png, tiff
 from nediff.data.cache import Store
 from nediff.data.header import reading
 from nediff.data.layout import Array
-from nediff.errors import NediffError
+from nediff.errors import NediffError, did_you_mean_path
 
 
 def read_plain(path: Path) -> Array:
@@ -20,7 +19,7 @@ def read_plain(path: Path) -> Array:
     Channels that are all alike, as those of a grey picture saved in colour, become one.
     """
     if not path.is_file():
-        raise NediffError(f"{path} does not exist.")
+        raise NediffError(f"{path} does not exist.{did_you_mean_path(path)}")
     with reading(str(path), path.suffix or "an array"):
         values = _read(path)
     if values.dtype.kind not in "buif" or not values.size or not np.isfinite(values).all():
@@ -38,9 +37,9 @@ def _read(path: Path) -> Array:
     if suffix == ".png":
         return png.decode(path, png.header(path, None).layout, 0, Store())
     if suffix == ".npy":
-        values = np.load(path, allow_pickle=False)
+        values = np.array(np.lib.format.open_memmap(path, "r"))
     elif suffix in (".tif", ".tiff"):
-        values = tifffile.imread(path)
+        values = tiff.read_whole(path)
     else:
         raise NediffError(f"{path} must be a .png, .tif or .npy file: others change the values.")
     channels_last = values.ndim == 3 and values.shape[-1] <= 4 < values.shape[0]

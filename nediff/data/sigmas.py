@@ -12,10 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from nediff.errors import NediffError
+from nediff.errors import NediffError, did_you_mean_path
 
 _NAME_COLUMNS = ("name", "file", "filename", "image")
 _LEAST = 1e-5
+_MOST_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -140,11 +141,15 @@ def _checked(path: Path, row: _Row, scale: float) -> float:
 
 
 def _rows(path: Path) -> Iterator[_Row]:
+    if path.exists() and not path.is_file():
+        raise NediffError(f"{path} is not a file; give a CSV file.")
+    if path.exists() and path.stat().st_size > _MOST_BYTES:
+        raise NediffError(f"{path} is larger than {_MOST_BYTES >> 20} MB, too long for a CSV file.")
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             yield from _parsed(path, file)
     except FileNotFoundError as error:
-        raise NediffError(f"{path} does not exist.") from error
+        raise NediffError(f"{path} does not exist.{did_you_mean_path(path)}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise NediffError(f"{path} is not a CSV file ({error}).") from error
 

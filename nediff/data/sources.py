@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from nediff.data.cache import DEFAULT_CACHE_BYTES, Store
 from nediff.data.files import ImageFile, open_file, wrap_array
-from nediff.data.formats import ENDINGS, format_of
-from nediff.errors import NediffError
+from nediff.data.formats import ENDINGS, ZARR, format_of, place_of
+from nediff.data.shards import shard_files, shard_urls
+from nediff.errors import NediffError, did_you_mean_path
 
 PathLike: TypeAlias = str | os.PathLike[str]
 Source: TypeAlias = PathLike | Sequence[PathLike] | NDArray[Any]
@@ -27,13 +28,19 @@ def list_files(
 ) -> list[ImageFile]:
     """Find the images of a source and read their headers.
 
-    A folder stands for the image files directly in it, in natural order (2 before 10). The
-    files share one cache of ``cache_bytes`` for decoded images.
+    A folder stands for the image files directly in it, in natural order (2 before 10), or for
+    the shards in it; see shards.py. The files share one cache of ``cache_bytes`` for decoded
+    images.
     """
     store = Store(cache_bytes)
     if isinstance(source, np.ndarray):
         return [wrap_array(source, axes, store)]
     items = [source] if isinstance(source, str | os.PathLike) else list(source)
+    shards = [shard_urls(item) for item in items]
+    if any(shards):
+        if not all(shards):
+            raise NediffError("Name shards (.tar) or images, not both.")
+        return shard_files([url for urls in shards for url in urls], axes, store)
     paths = [path for item in items for path in _expand(item)]
     if not paths:
         raise NediffError("No image files were given.")
@@ -59,18 +66,25 @@ def _natural(path: Path) -> tuple[list[str | int], str]:
 def _expand(item: PathLike) -> list[Path]:
     """The image files that one path, folder or glob stands for."""
     path = Path(item).expanduser()
-    if path.is_dir():
+    if path.is_dir() and format_of(path) is not ZARR:
         return _in_folder(path)
-    if path.exists():
+    if path.exists() or place_of(path) != path:
         return [path]
     pattern = str(path)
     if not glob.has_magic(pattern):
-        raise NediffError(f"{path} does not exist.")
+        raise NediffError(f"{path} does not exist.{did_you_mean_path(path)}")
     found = [Path(p) for p in glob.glob(pattern, recursive=True)]
-    images = [p for p in found if p.is_file() and format_of(p) is not None]
+    images = [p for p in found if _is_image(p)]
     if not images:
         raise NediffError(f"No image matches {pattern}; the formats read are {ENDINGS}.")
     return sorted(images, key=_natural)
+
+
+def _is_image(path: Path) -> bool:
+    """A file by its ending, or a Zarr folder (not what is in one)."""
+    if path.suffix.lower() in ZARR.suffixes:
+        return path.is_dir()
+    return path.is_file() and format_of(path) not in (None, ZARR)
 
 
 def _in_folder(folder: Path) -> list[Path]:
@@ -78,7 +92,7 @@ def _in_folder(folder: Path) -> list[Path]:
         entries = [p for p in folder.iterdir() if not p.name.startswith(".")]
     except OSError as error:
         raise NediffError(f"The folder {folder} cannot be read: {error.strerror}.") from error
-    images = [p for p in entries if p.is_file() and format_of(p) is not None]
+    images = [p for p in entries if _is_image(p)]
     if images:
         return sorted(images, key=_natural)
     folders = sorted((p for p in entries if p.is_dir()), key=_natural)

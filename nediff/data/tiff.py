@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tifffile
@@ -16,8 +16,11 @@ import tifffile
 from nediff.data.cache import Store
 from nediff.data.header import Header, native_dtype
 from nediff.data.layout import Array, Layout, make_layout
+from nediff.data.limits import refuse_claim, refuse_whole
 from nediff.data.mapped import fill
 from nediff.errors import NediffError
+
+logging.getLogger("tifffile").addHandler(logging.NullHandler())  # what matters becomes a sentence
 
 
 class _Complaints(logging.Handler):
@@ -57,10 +60,34 @@ def _series(tif: Any, path: Path) -> Any:
     return series[0]
 
 
+def _opened(path: Path) -> Any:
+    """Without the other files that its metadata may name, wherever these lie."""
+    return tifffile.TiffFile(path, _multifile=False)
+
+
+def refuse_claims(series: Any, path: Path, whole: bool = False) -> None:
+    """Pixels that cannot be in the file; ones that are compressed are unpacked page by page."""
+    size = np.dtype(series.dtype).itemsize
+    refuse_claim(size * math.prod(series.shape), path.stat().st_size, str(path))
+    if whole or series.dataoffset is None:
+        paged = not whole and _page_axes(series) is not None
+        refuse_whole(size * math.prod(series.keyframe.shape if paged else series.shape), str(path))
+
+
+def read_whole(path: Path) -> Array:
+    """All pixels of a small file."""
+    with _opened(path) as tif:
+        series = _series(tif, path)
+        refuse_claims(series, path, whole=True)
+        pixels: Array = series.asarray()
+    return pixels
+
+
 def header(path: Path, axes: str | None) -> Header:
     """Read the tags of all pages; the metadata say what the axes are, or else the shape does."""
-    with tifffile.TiffFile(path) as tif:
+    with _opened(path) as tif:
         series = _series(tif, path)
+        refuse_claims(series, path)
         shape, dtype = tuple(int(n) for n in series.shape), np.dtype(series.dtype)
         known, mapped = str(series.axes), series.dataoffset is not None
         min_is_white = _min_is_white(series, path)
@@ -88,14 +115,14 @@ def _min_is_white(series: Any, path: Path) -> bool:
     return bool(photometric == tifffile.PHOTOMETRIC.MINISWHITE)
 
 
-def open_map(path: Path) -> Array:
+def open_map(path: Path, mode: Literal["r", "r+"] = "r") -> Array:
     """The whole array, on disk."""
-    array: Array = tifffile.memmap(path, mode="r")
+    array: Array = tifffile.memmap(path, mode=mode)
     return array
 
 
 def _open(path: Path) -> Any:
-    tif = tifffile.TiffFile(path)
+    tif = _opened(path)
     tif.filehandle.set_lock(True)
     return tif
 
@@ -143,12 +170,19 @@ def _page(series: Any, number: int, shape: tuple[int, ...]) -> Array:
 
 def write(path: Path, header: Header, images: Iterable[Array], source: Path | None) -> None:
     """Write the images, each (C, H, W), uncompressed and in the layout of the header."""
+    fill(path, create(path, header), header.layout, images)
+
+
+def create(path: Path, header: Header) -> Array:
+    """A new file without compression, in the layout of the header, as a writable map."""
     layout = header.layout
     tags = _tags(layout)
     if header.min_is_white:
         tags["photometric"] = "miniswhite"
-    array = tifffile.memmap(path, shape=layout.shape, dtype=header.dtype, bigtiff=None, **tags)
-    fill(path, array, layout, images)
+    array: Array = tifffile.memmap(
+        path, shape=layout.shape, dtype=header.dtype, bigtiff=None, **tags
+    )
+    return array
 
 
 def _tags(layout: Layout) -> dict[str, Any]:

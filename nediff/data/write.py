@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nediff.data.atomic import atomic_path
+from nediff.data import npy, tiff, zarr
+from nediff.data.atomic import atomic_path, lasting_folder, move, telling
 from nediff.data.files import ImageFile
-from nediff.data.formats import JPEG, NPY, PNG, TIFF, WEBP, Format
+from nediff.data.formats import HDF5, JPEG, NPY, PNG, TIFF, WEBP, ZARR, Format
 from nediff.data.header import Header
 from nediff.data.layout import Array, Layout
+from nediff.data.mapped import flush, forget, reserve
 from nediff.errors import NediffError
 
 Shape = tuple[int, int, int]
@@ -56,7 +59,7 @@ def form_like(file: ImageFile, shape: Shape, as_float: bool = False) -> Form:
 
 
 def _can_hold(file: ImageFile, channels: int, as_float: bool) -> bool:
-    if file.kind in (TIFF, NPY):
+    if file.kind in (TIFF, NPY, HDF5, ZARR):
         return True
     if file.kind == PNG:
         return channels in (1, 3) and not as_float
@@ -112,8 +115,7 @@ def write_tiff(out_path: str | os.PathLike[str], images: Iterable[Array]) -> Non
     Several become a stack; three channels are RGB, any other number are planes.
     """
     stack = [np.asarray(image, dtype=np.float32) for image in images]
-    header = Header(_plain_layout(len(stack), stack[0].shape), _FLOAT, mapped=True)
-    write_form(Form(TIFF, header, None), out_path, stack)
+    write_form(float_form(len(stack), stack[0].shape), out_path, stack)
 
 
 def _plain_layout(count: int, shape: tuple[int, ...]) -> Layout:
@@ -122,6 +124,75 @@ def _plain_layout(count: int, shape: tuple[int, ...]) -> Layout:
     pairs.insert(3 if channels == 3 else 1, ("C", channels))
     pairs = [(letter, n) for letter, n in pairs if letter in "YX" or n > 1]
     return Layout("".join(letter for letter, _ in pairs), tuple(n for _, n in pairs))
+
+
+class Sheet:
+    """An image file that is written window by window, in any order, without being in memory.
+
+    It is made at ``path`` (with an ending of its own), or opened again if it is there; `finish`
+    makes the real file of it. It may be ``shared`` by several processes, once one has made it.
+    """
+
+    def __init__(self, form: Form, path: Path, shared: bool = False) -> None:
+        self.form = form
+        self._kind, header = form.kind, form.header
+        if form.kind not in (TIFF, NPY, ZARR):  # only written whole, or not safe from being killed
+            self._kind, header = NPY, replace(header, mapped=True)
+        self.path = path.with_suffix(self._kind.suffixes[0])
+        # what is in one chunk is read and written again as a whole: one at a time
+        self._lock = path.with_name(f".{path.name}-lock") if shared and self._kind is ZARR else None
+        module = {TIFF.name: tiff, NPY.name: npy, ZARR.name: zarr}[self._kind.name]
+        if not self.path.exists():
+            with atomic_path(self.path) as temporary:
+                module.create(temporary, header)
+                if temporary.is_file():
+                    reserve(temporary)
+        self._array = module.open_map(self.path, "r+")
+
+    def put(self, page: int, rows: slice, columns: slice, image: Array) -> None:
+        """A window (C, h, w) in data units, rounded and clipped to the type of the file."""
+        header = self.form.header
+        stored = _as_type(image, header.dtype)
+        with nullcontext() if self._lock is None else _one_at_a_time(self._lock):
+            header.layout.put(self._array, page, stored, rows, columns)
+        forget(self._array)
+
+    def read(self, page: int, rows: slice, columns: slice) -> Array:
+        """What was put there, (C, h, w)."""
+        out = np.array(self.form.header.layout.window(self._array, page, rows, columns))
+        forget(self._array)
+        return out
+
+    def finish(self, out_path: Path) -> None:
+        """Move it to its place, or write what can only be written whole."""
+        flush(self._array)
+        if self._kind is self.form.kind:
+            with telling(out_path):  # in one step: it is here or there, whoever is killed
+                lasting_folder(out_path.parent)
+                move(self.path, out_path)
+            return
+        height, width = self.form.header.layout.size
+        pages = range(self.form.header.layout.n_images)
+        write_form(
+            self.form,
+            out_path,
+            (self.read(page, slice(0, height), slice(0, width)) for page in pages),
+        )
+
+
+@contextmanager
+def _one_at_a_time(lock: Path) -> Iterator[None]:
+    """Wait until no other process is in this block."""
+    import fcntl
+
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def float_form(count: int, shape: tuple[int, ...]) -> Form:
+    """A float32 TIFF of so many images (C, H, W) = ``shape``, as `write_tiff` makes it."""
+    return Form(TIFF, Header(_plain_layout(count, shape), _FLOAT, mapped=True), None)
 
 
 def _stored(images: Iterable[Array], header: Header) -> Iterator[Array]:

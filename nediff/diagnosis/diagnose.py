@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nediff.data import IntensityRange, Measurements, photon_noise
+from nediff.data import IntensityRange, Measurements
 from nediff.diagnosis.advice import Advice, Facts, warnings_of
 from nediff.diagnosis.contrast import Contrast, contrast_of
 from nediff.diagnosis.expectation import Expectation, expectation_of
@@ -215,8 +215,8 @@ def _as_options(noise: Noise, limits: IntensityRange) -> str:
     """The noise as `train` is told of it; σ in data units unless these are the unit range."""
     if not noise.whiteness.white:
         return "--sigma correlated"
-    if noise.signal.dependent and noise.signal.gain > 0:
-        told = photon_noise(noise.signal.gain, noise.signal.constant)
+    if noise.signal.grows:
+        told = noise.signal.photons()
         options = f"--gain {told.gain:.3g} --read-noise {told.read_noise:.3g}"
         return options + (f" --offset {told.offset:.4g}" if told.offset else "")
     if (limits.low, limits.high) == (0, 1):

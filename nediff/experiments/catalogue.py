@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nediff.errors import NediffError
+from nediff.errors import NediffError, did_you_mean
 from nediff.experiments import (
     ablations,
     claims,
@@ -40,7 +40,10 @@ def experiments_named(name: str) -> list[Experiment]:
         return list(EXPERIMENTS.values())
     if name not in EXPERIMENTS:
         listed = ", ".join(EXPERIMENTS)
-        raise NediffError(f"There is no experiment '{name}'; there are: {listed}, and all.")
+        raise NediffError(
+            f"There is no experiment '{name}'; there are: {listed}, and all."
+            + did_you_mean(name, [*EXPERIMENTS, "all"])
+        )
     return [EXPERIMENTS[name]]
 
 

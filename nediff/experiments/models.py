@@ -41,12 +41,12 @@ class Method:
 
 METHODS = {
     "supervised": Method("supervised", "supervised", "clean images"),
-    "default": Method("ours, the default", "default", "noisy images, σ_n"),
-    "paper": Method("ours, as in the paper", "paper", "noisy images, σ_n"),
-    "sure": Method("SURE", "sure", "noisy images, σ_n"),
-    "cd": Method("CD", "cd", "noisy images, σ_n"),
-    "ei": Method("EI", "ei", "noisy incomplete measurements, σ_n"),
-    "ambient": Method("Ambient Diffusion", "ambient", "noise-free incomplete measurements"),
+    "default": Method("ours, the default", "default", "noisy measurements, σ_n"),
+    "paper": Method("ours, as in the paper", "paper", "noisy measurements, σ_n"),
+    "sure": Method("SURE", "sure", "noisy measurements, σ_n"),
+    "cd": Method("CD", "cd", "noisy measurements, σ_n"),
+    "ei": Method("EI", "ei", "noisy measurements, σ_n"),
+    "ambient": Method("Ambient Diffusion", "ambient", "noise-free measurements"),
 }
 
 
@@ -161,10 +161,19 @@ class Model:
         """Of the run."""
         return workspace.runs / "models" / self.key
 
+    def lock(self, workspace: Workspace) -> Path:
+        """The file held by the process that trains it; keys have dots, so no suffix is replaced."""
+        return workspace.runs / "models" / f"{self.key}.lock"
+
     def train(self, workspace: Workspace) -> Restorer:
-        """Train it, or go on, or take what is finished; by one process at a time."""
-        folder = self.folder(workspace)
-        with only_one(folder.with_suffix(".lock")):
+        """Train it, or go on, or take what is finished; by one process at a time.
+
+        What was trained elsewhere, and is kept with the results, is not trained again.
+        """
+        folder, kept = self.folder(workspace), workspace.kept_model(self.key)
+        if not folder.exists() and workspace.finished(self.key) and kept.is_dir():
+            return Restorer.load(kept)
+        with only_one(self.lock(workspace)):
             if not (folder / TRAINED_FILE).is_file():
                 self._train(folder, workspace)
         return Restorer.load(folder)

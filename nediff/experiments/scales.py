@@ -35,7 +35,7 @@ class Scale:
     """Training steps of each method, for denoising."""
     operator_steps: dict[str, dict[str, int]]
     """The same for inpainting and for demosaicing …"""
-    operator_minutes: float
+    operator_minutes: dict[str, float]
     """… which are to take so long each."""
     counts: tuple[int | None, ...]
     """Numbers of training images of the sample-complexity figure; None for all …"""
@@ -60,8 +60,7 @@ def _equal_minutes(supervised: int) -> dict[str, int]:
     return {method: max(2, round(supervised / c)) for method, c in cost.items()}
 
 
-def _both(steps: dict[str, int]) -> dict[str, dict[str, int]]:
-    return {"inpainting": steps, "demosaicing": steps}
+OPERATORS = ("inpainting", "demosaicing")
 
 
 TINY = Scale(
@@ -76,8 +75,8 @@ TINY = Scale(
     validation=dict.fromkeys(SETS, 3),
     minutes=0.05,
     steps=_equal_minutes(6),
-    operator_steps=_both({"ei": 2, "paper": 2, "default": 4, "ambient": 3}),
-    operator_minutes=0.05,
+    operator_steps={p: {"ei": 2, "paper": 2, "default": 4, "ambient": 3} for p in OPERATORS},
+    operator_minutes=dict.fromkeys(OPERATORS, 0.05),
     counts=(2, 4, None),
     count_steps=3,
     ablation_steps={"paper": 2, "sure": 2, "default": 3},
@@ -98,12 +97,12 @@ CPU = Scale(
     steps=_equal_minutes(2100),
     operator_steps={
         "inpainting": {"ei": 2610, "paper": 2590, "default": 7200, "ambient": 8500},
-        "demosaicing": {"ei": 2225, "paper": 2230, "default": 6220, "ambient": 7600},
+        "demosaicing": {"ei": 890, "paper": 890, "default": 2490, "ambient": 3040},
     },
-    operator_minutes=30,
+    operator_minutes={"inpainting": 30, "demosaicing": 12},
     counts=(10, 30, 100, 300, 1000, None),
     count_steps=850,
-    ablation_steps={"paper": 700, "sure": 700, "default": 1000},
+    ablation_steps={"paper": 490, "sure": 490, "default": 700},
     keeps=("afhq-0.075-default", "inpainting-afhq-0.075-default"),
 )
 PAPER = Scale(
@@ -118,8 +117,10 @@ PAPER = Scale(
     validation={"ffhq": 1000, "afhq": 1500, "nbu": 1800},
     minutes=24 * 60,
     steps=dict.fromkeys(("supervised", "default", "paper", "sure", "cd"), 200_000),
-    operator_steps=_both(dict.fromkeys(("ei", "paper", "default", "ambient"), 200_000)),
-    operator_minutes=24 * 60,
+    operator_steps={
+        p: dict.fromkeys(("ei", "paper", "default", "ambient"), 200_000) for p in OPERATORS
+    },
+    operator_minutes=dict.fromkeys(OPERATORS, 24 * 60),
     counts=(500, 1000, 5000, None),
     count_steps=200_000,
     ablation_steps=dict.fromkeys(("paper", "sure", "default"), 50_000),

@@ -11,6 +11,7 @@ from nediff.experiments.denoisers import denoiser_piece
 from nediff.experiments.models import METHODS as GIVEN
 from nediff.experiments.models import Model
 from nediff.experiments.pieces import Experiment, Piece, Workspace
+from nediff.experiments.printed import TABLE1, differences
 from nediff.experiments.sets import WORDS
 from nediff.experiments.tables import fid_heading, fid_words, markdown, number, write_table
 
@@ -101,7 +102,42 @@ def table(workspace: Workspace) -> str:
     for variant, words in VARIANTS.items():
         body = [_cells(row) for row in found if row["variant"] == variant]
         lines += ["", f"## {words[0].upper()}{words[1:]}", "", *markdown(head, body)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *beside_the_paper(found)]) + "\n"
+
+
+def beside_the_paper(found: list[dict[str, Any]]) -> list[str]:
+    """Differences between solvers, as the paper prints them and as we find them."""
+    body = []
+    for images, sigma in SETTINGS:
+        printed = {solver: row._asdict() for solver, row in TABLE1[images, sigma].items()}
+        mine = {
+            variant: differences(
+                {
+                    row["solver"]: row
+                    for row in found
+                    if (row["variant"], row["set"], row["sigma"]) == (variant, images, sigma)
+                }
+            )
+            for variant in VARIANTS
+        }
+        for pair, values in differences(printed).items():
+            cells = [_difference(mine[variant].get(pair)) for variant in VARIANTS]
+            if any(cells):
+                body.append([WORDS[images], f"{sigma:g}", pair, _difference(values), *cells])
+    head = ["images", "σ_n", "PSNR difference in dB (ratio of LPIPS)", "paper", *VARIANTS.values()]
+    return [
+        "## Beside what the paper prints",
+        "",
+        "With other images and networks than the paper's, only differences can be compared.",
+        "",
+        *markdown(head, body),
+    ]
+
+
+def _difference(values: tuple[float, float | None] | None) -> str:
+    if values is None:
+        return ""
+    return f"{values[0]:+.2f}" + ("" if values[1] is None else f" ({values[1]:.2f})")
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

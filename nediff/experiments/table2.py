@@ -28,10 +28,16 @@ def model_of(problem: str, method: str) -> Model:
 def pieces(workspace: Workspace) -> list[Piece]:
     """One network for each problem and method."""
     models = [model_of(problem, method) for problem in PROBLEMS for method in COMPARED]
-    minutes = workspace.scale.operator_minutes + 6
+    minutes = workspace.scale.operator_minutes
     sampled: Result = {"calibrated": workspace.scale.calibrated, "samples": SAMPLES}
     return [
-        Piece(m.key, minutes, m.settings(workspace) | sampled, _runner(m), perceptual=True)
+        Piece(
+            m.key,
+            minutes[m.problem] + 6,
+            m.settings(workspace) | sampled,
+            _runner(m),
+            perceptual=True,
+        )
         for m in models
     ]
 

@@ -42,10 +42,13 @@ STAGES = 3
 
 
 def build_denoiser(config: NetworkConfig, seed: int = 0) -> Denoiser:
-    """The denoiser of a configuration, its weights drawn from ``seed`` alone."""
+    """The denoiser of a configuration, its weights drawn from ``seed`` alone.
+
+    Its kernels are stored with the channels last, which convolutions are faster with.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _build(config)
+        return _build(config).to(memory_format=torch.channels_last)
 
 
 def _build(config: NetworkConfig) -> Denoiser:

@@ -7,6 +7,8 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nediff.networks.unet import unet_reach
+
 
 class HomogeneousBlock(nn.Module):
     """x + conv(relu(conv(relu(x)))), without biases."""
@@ -49,6 +51,11 @@ class HomogeneousUNet(nn.Module):
             level(w, n) for w, n in zip(widths[:-1], blocks[:-1], strict=True)
         )
         self.tail = nn.Conv2d(widths[0], out_channels * stem**2, 3, padding=1, bias=False)
+
+    @property
+    def reach(self) -> int:
+        """How many pixels away, at most, an input pixel can be felt."""
+        return unet_reach(self.stem, [len(level) for level in self.encoder])  # type: ignore[arg-type]
 
     def forward(self, v: Tensor) -> Tensor:
         h = self.encoder[0](self.head(F.pixel_unshuffle(v, self.stem)))

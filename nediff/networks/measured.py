@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from nediff.divergence import expand
-from nediff.networks.denoiser import Denoiser, channel_means, pad_to_multiple
+from nediff.networks.denoiser import Denoiser, channel_means, pad_to_multiple, reach_of
 from nediff.operators import Identity, LinearOperator
 
 
@@ -34,6 +34,11 @@ class FilledDenoiser(Denoiser):
         super().__init__()
         self.network, self.sigma_data, self.fill_error = network, sigma_data, fill_error
         self.multiple = multiple
+
+    @property
+    def reach(self) -> int | None:
+        """That of the network, on top of the fill's."""
+        return reach_of(self.network)
 
     def forward(
         self,
@@ -86,6 +91,12 @@ class UnrolledDenoiser(Denoiser):
         self.networks = nn.ModuleList(networks)
         self.steps = nn.Parameter(torch.ones(len(networks)))
         self.sigma_data, self.fill_error, self.multiple = sigma_data, fill_error, multiple
+
+    @property
+    def reach(self) -> int | None:
+        """Those of all networks, where A looks at single pixels; on top of the fill's."""
+        found = [reach_of(network) for network in self.networks]
+        return sum(r for r in found if r is not None) if None not in found else None
 
     def forward(
         self,

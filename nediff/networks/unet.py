@@ -8,6 +8,7 @@ answer as the whole image (METHOD.md §3).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -70,6 +71,15 @@ class ResidualBlock(nn.Module):
         return out
 
 
+def unet_reach(stem: int, blocks: Sequence[int]) -> int:
+    """How many pixels away a U-Net with so many blocks (of two 3 × 3 kernels) per level looks."""
+    pixels = 2  # head and tail, in pixels of the stem
+    for k, count in enumerate(blocks):
+        passes = 2 if k < len(blocks) - 1 else 1  # down and up again, or the bottom
+        pixels += 2**k * (2 * count * passes + 1)
+    return stem * (pixels + 1)
+
+
 class UNet(nn.Module):
     """F(u, σ): residual U-Net with additive skips.
 
@@ -113,12 +123,7 @@ class UNet(nn.Module):
     @property
     def reach(self) -> int:
         """How many pixels away, at most, an input pixel can be felt."""
-        levels = len(self.encoder)
-        pixels = 2  # head and tail, in pixels of the stem
-        for k, blocks in enumerate(self.encoder):
-            passes = 2 if k < levels - 1 else 1  # down and up again, or the bottom
-            pixels += 2**k * (2 * len(blocks) * passes + 1)  # type: ignore[arg-type]
-        return self.stem * (pixels + 1)
+        return unet_reach(self.stem, [len(blocks) for blocks in self.encoder])  # type: ignore[arg-type]
 
     def forward(self, u: Tensor, sigma: Tensor) -> Tensor:
         embedding = self.embed(sigma)

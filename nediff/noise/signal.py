@@ -6,12 +6,14 @@ blocks, and a line is drawn through variance against mean.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import t as student
 
-from nediff.data import IntensityRange, Measurements
+from nediff.data import IntensityRange, Measurements, PhotonNoise, photon_noise
+from nediff.errors import NediffError
 from nediff.noise.blocks import Blocks, Floats, gather_blocks
 from nediff.noise.floor import Measure, white_variance
 
@@ -26,6 +28,7 @@ _FROM_THE_ENDS = 3.0  # standard deviations; nearer, clipping narrows the noise
 _SUREST = 0.01  # no class is trusted to better than this share of its variance
 _HUBER = 1.5  # residuals beyond so many standard errors count less
 _ROUNDS = 10
+_SURELY = 3.0  # standard errors
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,27 @@ class PoissonGaussian:
     def dependent(self) -> bool:
         """Whether the noise must be taken to depend on the signal."""
         return self.p_value < SIGNIFICANCE and abs(self.change) > MATERIAL
+
+    @property
+    def grows(self) -> bool:
+        """Whether it can be the noise of photons."""
+        return self.dependent and self.gain > 0
+
+    def photons(self, offset: float | None = None) -> PhotonNoise:
+        """The noise of an instrument with this line; the ``offset`` where it is known.
+
+        A read noise whose square comes out negative by no more than the errors explain is 0.
+        """
+        if offset is None:
+            return photon_noise(self.gain, self.constant)
+        dark = self.gain * offset + self.constant
+        error = math.hypot(self.gain_error * offset, self.constant_error)
+        if dark < -_SURELY * error:
+            raise NediffError(
+                f"By these images the variance without light, at the offset {offset:g}, would be "
+                f"{dark:.3g} ± {error:.2g}, which is negative; check the offset, or leave it out."
+            )
+        return PhotonNoise(self.gain, math.sqrt(max(dark, 0.0)), offset)
 
     def variance(self, mean: Floats) -> Floats:
         """a E[y] + b, at least a thousandth of that at the middle of the data."""

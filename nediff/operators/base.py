@@ -55,6 +55,19 @@ class LinearOperator(ABC):
     __hash__ = None  # type: ignore[assignment]
 
     @property
+    def fill_reach(self) -> int | None:
+        """How many pixels away `fill` looks; None where an image cannot be looked at in parts."""
+        return None
+
+    @property
+    def fill_step(self) -> int:
+        """Parts of a measurement that begin at multiples of this are filled like the whole."""
+        return 1
+
+    noise_reach: int = 0
+    """How many pixels away `noise` looks."""
+
+    @property
     def fixed_size(self) -> tuple[int, int] | None:
         """The (h, w) of every measurement, where only one is possible."""
         return None
@@ -190,6 +203,11 @@ class Identity(LinearOperator):
     """A = I: every pixel is measured once; restoring is denoising."""
 
     kind = "denoising"
+
+    @property
+    def fill_reach(self) -> int | None:
+        """Nothing is filled."""
+        return 0
 
     def A(self, x: Tensor) -> Tensor:
         """A x = x."""

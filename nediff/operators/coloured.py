@@ -71,6 +71,9 @@ class Coloured(Identity):
     E[x | z] = z + σ²C∇log p(z), and adds noise of the same colour.
     """
 
+    noise_reach = 64
+    """Beyond, noise that a camera has filtered is not correlated any more."""
+
     def __init__(self, colour: Colour) -> None:
         self.colour = colour
         self._root = lru_cache(maxsize=16)(colour.root)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nediff.filling import fill_missing
+from nediff.filling import fill_depth, fill_missing
 from nediff.operators.base import LinearOperator, for_batch, turn
 
 
@@ -33,6 +35,22 @@ class Mask(LinearOperator):
     def fixed_size(self) -> tuple[int, int] | None:
         """That of the mask."""
         return None if self.periodic else (self.mask.shape[-2], self.mask.shape[-1])
+
+    @cached_property
+    def _fill_depth(self) -> int:
+        periods = _tile(self.mask, 64, 64) if self.periodic else self.mask
+        return fill_depth(periods)
+
+    @property
+    def fill_reach(self) -> int | None:
+        """By the largest hole."""
+        return int(2 ** (self._fill_depth + 1) - 1)
+
+    @property
+    def fill_step(self) -> int:
+        """Of the coarsest scale that a hole is filled from; and mosaics begin alike."""
+        period = self.mask.shape[-1] if self.periodic else 1
+        return math.lcm(int(2**self._fill_depth), period)
 
     def _mask(self, x: Tensor) -> Tensor:
         mask = self.mask

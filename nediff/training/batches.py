@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -56,21 +57,38 @@ class BatchSource:
         areas = [h * w for h, w in (measurements.size(i) for i in range(len(measurements)))]
         self._area_steps = list(accumulate(areas))
 
-    def groups(self, step: int, count: int | None = None) -> list[tuple[list[int], Batch]]:
+    def samples(self, step: int) -> range:
+        """The global sample indices of the batch of a step."""
+        return range(step * self.batch, (step + 1) * self.batch)
+
+    def groups(
+        self, step: int, samples: Sequence[int] | None = None, most: int | None = None
+    ) -> list[tuple[list[int], Batch]]:
         """The batch of a step as (global sample indices, crops of one size), sizes ascending.
 
-        With ``count``, only the first so many of its crops.
+        With ``samples``, only these of its crops, the same as in the whole batch. ``most`` is how
+        many crops may be together.
         """
-        first = step * self.batch
-        samples = range(first, first + (self.batch if count is None else count))
+        samples = self.samples(step) if samples is None else samples
+        if not samples:
+            return []
+        windows = self._windows(step, samples)
+        if self.measurements.remote:
+            self.measurements.prepare(w.index for w in windows)
+            after = self._windows(step + 1, [s + self.batch for s in samples])
+            self.measurements.prepare((w.index for w in after), wait=False)
+        crops = [self._cut(w, sample) for w, sample in zip(windows, samples, strict=True)]
+        return stack_by_size(samples, crops, self.problem, most)
+
+    def _windows(self, step: int, samples: Sequence[int]) -> list[_Window]:
+        """Where these samples are cut, before anything is read."""
         draws = Draws(self.seed, "crops", samples)
         columns = [draws.uniform().double().tolist() for _ in range(5)]
         pooled = self.pooled_steps is None or step < self.pooled_steps
-        crops = [
-            self._cut(self._window(image, self._factor_of(f) if pooled else 1, *place), sample)
-            for sample, image, f, *place in zip(samples, *columns, strict=True)
+        return [
+            self._window(image, self._factor_of(f) if pooled else 1, *place)
+            for image, f, *place in zip(*columns, strict=True)
         ]
-        return stack_by_size(samples, crops, self.problem)
 
     def _window(self, image: float, factor: int, top: float, left: float, turn: float) -> _Window:
         """Four uniform numbers → which image, where, and which way up; pooled by ``factor``."""

@@ -106,17 +106,22 @@ def coarser(
 
 
 def stack_by_size(
-    samples: Sequence[int], crops: Sequence[Crop], problem: Problem
+    samples: Sequence[int], crops: Sequence[Crop], problem: Problem, most: int | None = None
 ) -> list[tuple[list[int], Batch]]:
-    """(global sample indices, batch) for each size of crops there is, sizes ascending."""
+    """(global sample indices, batch) for each size of crops there is, sizes ascending.
+
+    No batch has more than ``most`` crops.
+    """
     by_size: dict[tuple[bool, int, int], list[tuple[int, Crop]]] = {}
     for sample, crop in zip(samples, crops, strict=True):
         key = (isinstance(crop.operator, Identity), crop.y.shape[-2], crop.y.shape[-1])
         by_size.setdefault(key, []).append((sample, crop))
-    return [
-        ([sample for sample, _ in by_size[size]], _stack([c for _, c in by_size[size]], problem))
+    parts = [
+        by_size[size][start : start + (most or len(crops))]
         for size in sorted(by_size)
+        for start in range(0, len(by_size[size]), most or len(crops))
     ]
+    return [([sample for sample, _ in p], _stack([c for _, c in p], problem)) for p in parts]
 
 
 def _stack(crops: Sequence[Crop], problem: Problem) -> Batch:

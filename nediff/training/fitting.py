@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from nediff.data import (
     Sigmas,
     StabilisedRange,
     check_sigma,
+    claimed,
     open_measurements,
     split,
 )
@@ -41,6 +43,7 @@ from nediff.errors import NediffError
 from nediff.networks import build_denoiser
 from nediff.operators import Coloured, Convolution, Fourier, Identity, Mask
 from nediff.problem import Problem
+from nediff.processes import joined
 from nediff.recipes import recipe_named
 from nediff.restorer import Restorer
 from nediff.runs import (
@@ -48,6 +51,8 @@ from nediff.runs import (
     WEIGHTS_FILE,
     complaint,
     describe_operator,
+    holds_run,
+    keep_spares,
     load_problem,
     save_config,
     save_problem,
@@ -56,7 +61,7 @@ from nediff.runs import (
 from nediff.training.loop import Observer, Trainer
 from nediff.training.pace import Pace
 from nediff.training.spread import can_learn_spread, with_spread
-from nediff.training.state import STATE_FILE
+from nediff.training.state import STATE_FILE, has_state
 
 VALIDATIONS = 20
 """How often a run looks at its held-out images."""
@@ -84,6 +89,8 @@ class Plan:
     """Minutes of the budget that have been used already, to learn σ."""
     sigma_known: SigmaConfig | None = None
     """How σ came to be known, for the record; None for given."""
+    micro_batch: int | None = None
+    """The largest part of a batch that is taken at once; the result does not depend on it."""
 
 
 def fit(
@@ -118,10 +125,11 @@ def fit(
     folder = None if out is None else Path(out)
     if folder is not None:
         check_folder(folder)
-    config = plan_run(measurements, problem, plan, source)
-    if folder is not None:
-        start_folder(folder, config, problem, measurements.sigmas)
-    restorer, _ = run_training(config, measurements, folder, observer, problem=problem)
+    with nullcontext() if folder is None else claimed(folder):
+        config = plan_run(measurements, problem, plan, source)
+        if folder is not None:
+            start_folder(folder, config, problem, measurements.sigmas)
+        restorer, _ = run_training(config, measurements, folder, observer, problem=problem)
     return restorer
 
 
@@ -167,7 +175,7 @@ def plan_run(
         raise NediffError(f"This cannot be trained: {complaint(error)}.") from error
     if plan.steps is None:
         minutes = 20.0 if plan.minutes is None else plan.minutes
-        steps = steps_within(minutes - plan.spent, config, measurements, problem)
+        steps = steps_within(minutes - plan.spent, config, measurements, problem, plan.micro_batch)
         config = _with_steps(config, steps, minutes)
     return config
 
@@ -333,15 +341,24 @@ def _with_steps(config: RunConfig, steps: int, minutes: float | None) -> RunConf
 
 
 def steps_within(
-    minutes: float, config: RunConfig, measurements: Measurements, problem: Problem | None = None
+    minutes: float,
+    config: RunConfig,
+    measurements: Measurements,
+    problem: Problem | None = None,
+    micro_batch: int | None = None,
 ) -> int:
-    """How many steps fit: a trial run on throw-away weights, with its share of validation."""
+    """How many steps fit: a trial run on throw-away weights, with its share of validation.
+
+    Of several processes the slowest counts.
+    """
     if not 0 < minutes < math.inf:
         raise NediffError(f"The budget must be more than 0 minutes and finite, not {minutes:g}.")
-    trial = make_trainer(_with_steps(config, 1000, None), measurements, None, problem)
+    planned = _with_steps(config, 1000, None)
+    trial = make_trainer(planned, measurements, None, problem, micro_batch)
+    slowest = trial.processes.largest
     pace, measured, rounds = Pace(trial), 0.0, 0
     while rounds < 4 or (measured < 8.0 and rounds < 60):
-        measured += pace.measure()
+        measured += slowest(pace.measure())
         rounds += 1
     per_step = pace.seconds_per_step()
     started = time.perf_counter()
@@ -349,6 +366,7 @@ def steps_within(
     per_validation = time.perf_counter() - started
     if can_learn_spread(trial.problem):
         per_step *= 1.06  # a tenth as many steps of a small network afterwards
+    per_step, per_validation = slowest(per_step), slowest(per_validation)
     return max(1, int((60 * minutes - VALIDATIONS * per_validation) / per_step))
 
 
@@ -356,7 +374,7 @@ def check_folder(folder: Path, new: bool = True) -> None:
     """Refuse a place where a run cannot be, and with ``new`` one where a run is already."""
     if folder.exists() and not folder.is_dir():
         raise NediffError(f"{folder} is a file, not a folder; choose another one with --out.")
-    if (folder / CONFIG_FILE).exists():
+    if holds_run(folder):
         if new:
             raise NediffError(
                 f"{folder} already holds a run; add --resume to go on with it, or choose another "
@@ -376,11 +394,19 @@ def start_folder(
 ) -> None:
     """Begin a run in ``folder``, unless there is one already."""
     check_folder(folder)
+    write_inputs(folder, config, problem, sigmas)
+
+
+def write_inputs(
+    folder: Path, config: RunConfig, problem: Problem | None, sigmas: Sigmas | None
+) -> None:
+    """What a run cannot go on without, and copies of it; also where one of the two is damaged."""
     if sigmas is not None:
         save_sigmas(folder, sigmas)
     if problem is not None:
         save_problem(folder, problem)
     save_config(folder, config)
+    keep_spares(folder)
 
 
 def refuse_other_data(
@@ -413,29 +439,37 @@ def run_training(
     observer: Observer | None = None,
     stop: Callable[[], bool] = lambda: False,
     problem: Problem | None = None,
+    micro_batch: int | None = None,
+    track: tuple[str, ...] = (),
 ) -> tuple[Restorer, bool]:
     """Train, or go on training, the run in ``folder``; returns (best so far, finished?).
 
     ``problem`` may be left out where config.yaml says it all (denoising) or the folder does.
+    ``track`` names trackers (tracking.py).
     """
-    trainer = make_trainer(config, measurements, folder, problem)
-    if folder is not None and (folder / STATE_FILE).exists():
+    trainer = make_trainer(config, measurements, folder, problem, micro_batch)
+    trainer.track, processes = track, trainer.processes
+    if folder is not None and processes.told(lambda: has_state(folder)):
         trainer.resume(folder)
     finished = trainer.run(observer, stop)
     denoiser = build_denoiser(config.network)
+    shown = trainer.shown
     with torch.no_grad():
         for name, parameter in denoiser.named_parameters():
-            parameter.copy_(trainer.shown[name])
+            parameter.copy_(shown[name])
     device = trainer.accelerator.device
     here = trainer.problem.with_operator(trainer.problem.operator.to(device))
     restorer = Restorer(here, denoiser.to(device), config)
     if finished and can_learn_spread(trainer.problem):
         train, heldout = trainer.batches.measurements, trainer.validation.heldout
-        report = None if observer is None else observer.on_spread
-        honest = with_spread(restorer, train, heldout, report, stop)
+        report = observer.on_spread if observer is not None and processes.main else None
+        honest = with_spread(
+            restorer, train, heldout, report, lambda: processes.any(stop()), processes
+        )
         restorer, finished = honest or restorer, honest is not None
-    if folder is not None:
+    if folder is not None and processes.main:
         restorer.save(folder)
+    processes.wait()
     return restorer, finished
 
 
@@ -444,17 +478,22 @@ def make_trainer(
     measurements: Measurements,
     folder: Path | None,
     problem: Problem | None = None,
+    micro_batch: int | None = None,
 ) -> Trainer:
     """The split by seed, the device, and the Trainer on them."""
     from accelerate import Accelerator
+    from accelerate.utils import GradientAccumulationPlugin
 
     problem = problem or load_problem(folder or Path(), config)
     if describe_sigmas(measurements.sigmas) != config.data.sigmas:
         raise NediffError(
             "The noise levels of these images are not those that the run was planned with."
         )
-    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    joined()
+    # told how many parts a batch has, Accelerate would divide the loss by it; ours is divided
+    once = GradientAccumulationPlugin(num_steps=1)
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), gradient_accumulation_plugin=once)
     # a part of an image is no measurement by a mask of the whole image
     crop = config.training.crop if problem.kind == "denoising" else sys.maxsize
     train, heldout = split(measurements, config.training.seed, crop=crop)
-    return Trainer(config, problem, train, heldout, folder, accelerator)
+    return Trainer(config, problem, train, heldout, folder, accelerator, micro_batch)

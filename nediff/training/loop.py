@@ -1,13 +1,19 @@
-"""The training loop: one readable loop, on whatever device Accelerate finds."""
+"""The training loop: one readable loop, on whatever devices Accelerate finds.
+
+With several processes each takes its share of every batch. How many passes that is differs from
+one to the other (crops come in groups of a size), so gradients are summed once, at the end of the
+step. The sum is that of the whole batch, however it was shared out: only the order differs in
+which numbers are added.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,8 +24,9 @@ from nediff.errors import NediffError
 from nediff.networks import build_denoiser
 from nediff.operators import LinearOperator
 from nediff.problem import Problem
+from nediff.processes import Processes
 from nediff.randomness import Draws, derive_key
-from nediff.recipes import Batch, rehearsal_loss, training_loss
+from nediff.recipes import Batch, Network, rehearsal_loss, training_loss
 from nediff.runs import save_weights
 from nediff.training.batches import BatchSource
 from nediff.training.ema import EMA
@@ -27,7 +34,24 @@ from nediff.training.metrics import MetricsLog
 from nediff.training.optimizer import build_optimizer
 from nediff.training.rehearsal import Rehearsal, draw_rehearsal, pixels_to_sample
 from nediff.training.schedule import learning_rate
-from nediff.training.state import Progress, load_state, save_state
+from nediff.training.sharding import (
+    Training,
+    gathered,
+    plain_copy,
+    refuse_shards,
+    sharded,
+    take_copy,
+    wants_shards,
+)
+from nediff.training.state import (
+    STATE_FILE,
+    Progress,
+    fill_training,
+    load_state,
+    save_state,
+    training_tensors,
+)
+from nediff.training.tracking import Tracking
 from nediff.training.validation import SureValidation
 
 if TYPE_CHECKING:
@@ -45,9 +69,14 @@ def rehearsal_start(config: RunConfig, round_: int = 1) -> int:
     return int((recipe.rehearse_from + later) * config.training.steps)
 
 
+def rehearsed_samples(config: RunConfig) -> int:
+    """How many of a batch are samples of our own, late in a run; of a small batch maybe none."""
+    return round(config.recipe.rehearse * config.training.batch)
+
+
 def rehearsal_round(config: RunConfig, step: int) -> int:
     """Which round of samples a step trains on; 0 for none."""
-    if not config.recipe.rehearse:
+    if not rehearsed_samples(config):
         return 0
     rounds = range(1, config.recipe.rehearse_rounds + 1)
     return sum(1 for k in rounds if step >= rehearsal_start(config, k))
@@ -76,6 +105,8 @@ class Trainer:
 
     All randomness of step k is a function of (seed, k), so a run that was interrupted and
     resumed equals one that was not. ``folder`` is where the state goes; None keeps it in memory.
+    ``micro_batch`` is how many crops are taken at once, as far as memory goes; like the number of
+    processes, it does not change the result.
     """
 
     def __init__(
@@ -86,13 +117,15 @@ class Trainer:
         heldout: Measurements,
         folder: Path | None,
         accelerator: Accelerator,
+        micro_batch: int | None = None,
     ) -> None:
         self.config, self.problem, self.folder = config, problem, folder
-        self.accelerator = accelerator
+        self.accelerator, self.micro_batch = accelerator, micro_batch
+        self.processes = Processes(
+            accelerator.process_index, accelerator.num_processes, accelerator.device
+        )
         settings, recipe = config.training, config.recipe
-        model = build_denoiser(config.network, settings.seed)
-        optimizer = build_optimizer(model, settings.learning_rate, settings.optimizer)
-        self.model, self.optimizer = accelerator.prepare(model, optimizer)
+        self.model, self.optimizer = self._prepared()
         self.ema = EMA(self.bare_model, settings.ema)
         self.batches = BatchSource(
             train,
@@ -108,8 +141,23 @@ class Trainer:
         self.validation = SureValidation(heldout, problem, settings.seed)
         self.progress = Progress()
         self.rehearsal: Rehearsal | None = None
+        self.track: tuple[str, ...] = ()
+        """Names of trackers (tracking.py) to tell how it goes."""
         self._round = 0
         self.best: dict[str, Tensor] = {k: v.clone() for k, v in self.ema.weights.items()}
+
+    def _prepared(self) -> tuple[Any, Any]:
+        """The network and its optimizer, as Accelerate wraps them."""
+        settings, accelerator = self.config.training, self.accelerator
+        model = build_denoiser(self.config.network, settings.seed)
+        self.sharded = wants_shards(accelerator)
+        if self.sharded:
+            refuse_shards(self.config, self.processes.count, accelerator)
+            return sharded(accelerator, model, self.config)
+        optimizer = build_optimizer(model, settings.learning_rate, settings.optimizer)
+        # not in DDP, which wants the same passes in all processes; see `step`
+        wrapped = accelerator.prepare_model(model, evaluation_mode=True)
+        return wrapped, accelerator.prepare_optimizer(optimizer)
 
     @property
     def bare_model(self) -> torch.nn.Module:
@@ -118,11 +166,32 @@ class Trainer:
         return model
 
     def resume(self, folder: Path) -> None:
-        """Go on from the state in ``folder``."""
-        self.progress = load_state(folder, self.bare_model, self._averages, self.bare_optimizer)
+        """Go on from the state in ``folder``, which the main process reads for all."""
+        here, processes = self._in_one_piece(), self.processes
+        loaded: list[Progress] = []
+
+        def load() -> dict[str, Any]:
+            loaded.append(load_state(folder, here.model, here.averages, here.optimizer))
+            return asdict(loaded[0])
+
+        told = processes.told(load)
+        self.progress = loaded[0] if loaded else Progress(**told | {"history": ()})
+        if processes.several:
+            tensors = processes.given(
+                lambda: training_tensors(here.model, here.optimizer, here.averages)
+            )
+            begun, path = self.progress.step > 0, folder / STATE_FILE
+            fill_training(tensors, path, here.model, here.optimizer, here.averages, begun)
+        if self.sharded:
+            take_copy(self._training, here)
         self._round = rehearsal_round(self.config, self.progress.step - 1)
         if self._round:
-            self.rehearsal = Rehearsal.load(folder / REHEARSAL_FILE.format(self._round))
+            self.rehearsal = self._kept_rehearsal(folder / REHEARSAL_FILE.format(self._round))
+
+    def _kept_rehearsal(self, path: Path) -> Rehearsal:
+        """The samples that were drawn before the run was interrupted."""
+        kept = self.processes.given(lambda: Rehearsal.load(path).tensors())
+        return Rehearsal(**kept)
 
     @property
     def bare_optimizer(self) -> torch.optim.Optimizer:
@@ -135,47 +204,83 @@ class Trainer:
         return {"ema": self.ema.weights, "best": self.best}
 
     @property
+    def _training(self) -> Training:
+        return Training(self.bare_model, self.bare_optimizer, self._averages)
+
+    def _in_one_piece(self) -> Training:
+        """What is kept on disk; of shards, a copy that all processes put together."""
+        return plain_copy(self._training, self.config) if self.sharded else self._training
+
+    @property
     def shown(self) -> dict[str, Tensor]:
         """The weights to use: the best so far, or the newest before the first validation."""
-        return self.best if self.progress.best_step else self.ema.weights
+        chosen = self.best if self.progress.best_step else self.ema.weights
+        return {name: gathered(value) for name, value in chosen.items()}
 
     def step(self, step: int) -> float:
-        """One optimisation step; returns the mean loss of the batch."""
+        """One optimisation step; returns the mean loss of the batch.
+
+        FSDP takes the mean over the processes where the sum is wanted.
+        """
         settings, recipe = self.config.training, self.config.recipe
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, settings.steps, group["peak"], settings.warmup)
         self.optimizer.zero_grad()
-        total = 0.0
-        for rehearsed, samples, batch in self._groups(step):
+        total, times = 0.0, self.processes.count if self.sharded else 1
+        for weight, rehearsed, samples, batch in self._passes(step):
             device = self.accelerator.device
             draws = Draws(settings.seed, "loss", samples, device)
             fill_error = self.config.network.fill_error
             loss_of = rehearsal_loss if rehearsed else training_loss
             values = loss_of(recipe, self.model, batch.to(device), draws, fill_error)
-            loss = values.sum() / settings.batch
-            self.accelerator.backward(loss)
+            loss = weight * values.sum() / settings.batch
+            self.accelerator.backward(times * loss)
             total += loss.item()
+        if not self.sharded:
+            self.processes.add_gradients(list(self.model.parameters()))
         self.accelerator.clip_grad_norm_(self.model.parameters(), settings.clip)
         self.optimizer.step()
         self.ema.update(self.bare_model, step)
-        return total
+        mean = torch.tensor(total, dtype=torch.float64, device=self.accelerator.device)
+        return float(self.processes.add(mean))
+
+    def _passes(self, step: int) -> list[tuple[float, bool, list[int], Batch]]:
+        """The groups of a step, and what they count.
+
+        In shards, all processes must do as many passes: those with fewer groups repeat one, which
+        counts nothing.
+        """
+        groups = self._groups(step)
+        passes = [(1.0, *group) for group in groups]
+        if not self.sharded:
+            return passes
+        out = []
+        for kind in (False, True):
+            mine = [p for p in passes if p[1] is kind]
+            missing = int(self.processes.largest(len(mine))) - len(mine)
+            out += mine + [(0.0, *mine[-1][1:])] * missing if missing else mine
+        return out
 
     def _groups(self, step: int) -> list[tuple[bool, list[int], Batch]]:
-        """The batch of a step: measurements and, late in a run (True), samples of our own."""
+        """This process's share of the batch of a step, in groups.
+
+        They are measurements and, late in a run (True), samples of our own.
+        """
         recipe, settings = self.config.recipe, self.config.training
         round_ = rehearsal_round(self.config, step)
-        rehearsed = round(recipe.rehearse * settings.batch) if round_ else 0
-        measured = settings.batch - rehearsed
-        groups = [(False, *group) for group in self.batches.groups(step, measured)]
+        rehearsed = rehearsed_samples(self.config) if round_ else 0
+        samples = self.batches.samples(step)
+        share, most = self.processes.share, self.micro_batch
+        measured = share(samples[: settings.batch - rehearsed])
+        groups = [(False, *group) for group in self.batches.groups(step, measured, most)]
         if rehearsed:
             if self.rehearsal is None or round_ > self._round:
                 self.rehearsal, self._round = self._draw_rehearsal(round_), round_
-            last = (step + 1) * settings.batch
-            samples = list(range(last - rehearsed, last))
             if step >= pooled_steps(self.config):
                 recipe = recipe.unpooled
+            mine = share(samples[settings.batch - rehearsed :])
             drawn = self.rehearsal.groups(
-                samples, self.problem, settings.crop, recipe, settings.seed
+                mine, self.problem, settings.crop, recipe, settings.seed, most
             )
             groups += [(True, *group) for group in drawn]
         return groups
@@ -194,7 +299,14 @@ class Trainer:
         train, settings = self.batches.measurements, self.config.training
         device, seed = self.accelerator.device, derive_key("round", settings.seed, round_)
         return draw_rehearsal(
-            self.averaged, train, self.problem, settings.crop, pixels, seed, device
+            self.averaged(),
+            train,
+            self.problem,
+            settings.crop,
+            pixels,
+            seed,
+            device,
+            self.processes,
         )
 
     @property
@@ -203,27 +315,41 @@ class Trainer:
         whole = self.problem.operator.crop_step is None
         return self.batches.measurements.min_size if whole else self.config.training.crop
 
-    def averaged(self, y: Tensor, sigma: Tensor, operator: LinearOperator) -> Tensor:
-        """D(y, σ) with the averaged weights."""
+    def averaged(self) -> Network:
+        """D(y, σ) with the averaged weights; all processes must ask for it."""
         model, weights = self.bare_model, self.ema.weights
-        out: Tensor = torch.func.functional_call(model, weights, (y, sigma, operator))
-        return out
+        if self.sharded:
+            model = build_denoiser(self.config.network).to(self.accelerator.device)
+            weights = {name: gathered(value) for name, value in weights.items()}
+
+        def network(y: Tensor, sigma: Tensor, operator: LinearOperator) -> Tensor:
+            out: Tensor = torch.func.functional_call(model, weights, (y, sigma, operator))
+            return out
+
+        return network
 
     def run(
         self, observer: Observer | None = None, stop: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Train to the last step, or until ``stop()``; True if the run is finished."""
+        """Train to the last step, or until ``stop()``; True if the run is finished.
+
+        If any process is to stop, all do, after the same step.
+        """
         steps, every = self.config.training.steps, self.config.training.validate_every
         started, before = time.monotonic(), self.progress.seconds
         self.model.train()
-        with MetricsLog(self.folder, self.progress.step) as log:
+        main, done = self.processes.main, self.progress
+        observer, folder = observer if main else None, self.folder if main else None
+        tracking = Tracking(self.track, self.config, folder) if main else None
+        with MetricsLog(folder, done.step, done.history, tracking) as log:
             for step in range(self.progress.step, steps):
                 loss = self.step(step)
                 self.progress = self.progress.after(loss, before + time.monotonic() - started)
                 if observer is not None:
                     observer.on_step(step + 1, steps, loss)
                 self._refuse_divergence()
-                due, stopping = (step + 1) % every == 0 or step + 1 == steps, stop()
+                due = (step + 1) % every == 0 or step + 1 == steps
+                stopping = self.processes.any(stop())
                 if due:
                     self._report(log, observer)
                 if due or stopping:
@@ -245,11 +371,13 @@ class Trainer:
         done = self.progress
         psnr = self.validate(observer)
         log.write(done.step, done.seconds, done.loss_sum / done.loss_count, psnr)
-        self.progress = replace(self.progress, loss_sum=0.0, loss_count=0)
+        self.progress = replace(self.progress, loss_sum=0.0, loss_count=0, history=log.history)
 
     def validate(self, observer: Observer | None) -> float:
         """Estimated PSNR of the averaged weights; keeps them if they are the best so far."""
-        psnr = self.validation.estimated_psnr(self.averaged, self.accelerator.device)
+        psnr = self.validation.estimated_psnr(
+            self.averaged(), self.accelerator.device, self.processes
+        )
         best = psnr > self.progress.best_psnr
         if best:
             step = self.progress.step
@@ -260,7 +388,10 @@ class Trainer:
         return psnr
 
     def _save(self) -> None:
-        if self.folder is None or not self.accelerator.is_main_process:
+        """By the main process; shards are gathered from all."""
+        if self.folder is None:
             return
-        save_weights(self.folder, self.shown)
-        save_state(self.folder, self.bare_model, self._averages, self.bare_optimizer, self.progress)
+        shown, here = self.shown, self._in_one_piece()
+        if self.processes.main:
+            save_weights(self.folder, shown)
+            save_state(self.folder, here.model, here.averages, here.optimizer, self.progress)

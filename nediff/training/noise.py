@@ -22,6 +22,7 @@ from nediff.config import NetworkConfig, SigmaConfig
 from nediff.data import Measurements
 from nediff.divergence import derivative
 from nediff.errors import NediffError
+from nediff.keeping import Damaged, first_whole, read_tensors, write_tensors
 from nediff.networks import Denoiser, build_denoiser
 from nediff.noise import Estimate, Variation, Whiteness, estimate_level, estimate_whiteness
 from nediff.noise.scored import (
@@ -36,7 +37,7 @@ from nediff.operators import Mask
 from nediff.problem import Problem
 from nediff.randomness import Draws
 from nediff.recipes import Batch
-from nediff.runs import copy_checked, read_tensors, write_tensors
+from nediff.runs import copy_checked
 from nediff.training.batches import BatchSource
 from nediff.training.fitting import sigma_data_of
 from nediff.training.optimizer import build_optimizer
@@ -46,7 +47,9 @@ from nediff.training.state import fill_training, training_tensors
 from nediff.unsure import REACH, Multipliers, lagged_traces, score_loss
 
 NOISE_FILE = "state/noise.safetensors"
-"""What an interrupted learning goes on from."""
+"""What an interrupted learning goes on from …"""
+PREVIOUS_NOISE_FILE = "state/noise-previous.safetensors"
+"""… or, if that is damaged, from what it was before."""
 BATCH = 8
 HELD = 0.5
 """The multipliers stay where they are for this share of the steps: the score of a network that
@@ -254,11 +257,13 @@ class NoiseLearner:
             "progress": json.dumps(asdict(self.progress)),
         }
         state = tensors | self.multipliers.tensors() | self.means
-        write_tensors(folder / NOISE_FILE, state, metadata)
+        write_tensors(folder / NOISE_FILE, state, metadata, folder / PREVIOUS_NOISE_FILE)
 
     def load(self, folder: Path) -> None:
         """Go on from the state in ``folder``."""
-        path = folder / NOISE_FILE
+        first_whole(_states(folder), self._load, "learning goes on from this, the state before")
+
+    def _load(self, path: Path) -> None:
         tensors, metadata = read_tensors(path)
         try:
             self.progress = NoiseProgress(**json.loads(metadata["progress"]))
@@ -267,7 +272,7 @@ class NoiseLearner:
             for name, target in (self.multipliers.tensors() | self.means).items():
                 copy_checked(target, tensors[name], name, path)
         except (KeyError, TypeError, ValueError) as error:
-            raise NediffError(f"{path} does not hold what was learned ({error}).") from error
+            raise Damaged(f"{path} does not hold what was learned ({error}).") from error
 
     def found(self) -> LearnedNoise:
         """What the network, once it has learned, says of the noise."""
@@ -327,14 +332,21 @@ def seconds_per_step(learner: NoiseLearner, steps: int = 4) -> float:
     return (time.perf_counter() - started) / steps
 
 
+def _states(folder: Path) -> list[Path]:
+    return [folder / NOISE_FILE, folder / PREVIOUS_NOISE_FILE]
+
+
 def load_plan(folder: Path) -> NoisePlan | None:
     """What a learning in ``folder`` was begun with, if there is one."""
-    path = folder / NOISE_FILE
-    if not path.is_file():
+    if not any(path.is_file() for path in _states(folder)):
         return None
+    return first_whole(_states(folder), _read_plan, "it says what was to be learned")
+
+
+def _read_plan(path: Path) -> NoisePlan:
     _, metadata = read_tensors(path)
     try:
         values = json.loads(metadata["plan"])
         return NoisePlan(**values | {"range": tuple(values["range"])})
-    except (KeyError, TypeError, ValueError) as error:
-        raise NediffError(f"{path} does not say what was to be learned ({error}).") from error
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise Damaged(f"{path} does not say what was to be learned ({error}).") from error

@@ -59,6 +59,7 @@ class Pace:
         side, batch = self.trainer.side, self.trainer.config.training.batch
         self.trainer.rehearsal_of(1)  # caches
         started = self._clock()
-        self.trainer.rehearsal = drawn = self.trainer.rehearsal_of(4 * side**2)
+        squares = 4 * self.trainer.processes.count
+        self.trainer.rehearsal = drawn = self.trainer.rehearsal_of(squares * side**2)
         per_pixel = (self._clock() - started) / drawn.x[:, 0].numel()
         return per_pixel * SHARE_OF_WORK * batch * side**2

@@ -23,12 +23,13 @@ from torch import Tensor
 from nediff.config import RecipeConfig
 from nediff.data import Measurements
 from nediff.errors import NediffError
+from nediff.keeping import copy_whole, first_whole, read_tensors, write_tensors
 from nediff.operators import Fourier, Identity, LinearOperator, Mask, turn
 from nediff.pooling import pool
 from nediff.problem import Problem
+from nediff.processes import ALONE, Processes
 from nediff.randomness import Draws, derive_key
 from nediff.recipes import Batch, Network
-from nediff.runs import read_tensors, write_tensors
 from nediff.sampling import SamplerSettings, sample_posterior
 from nediff.training.crops import Crop, choices, fitting_factor, offset, stack_by_size
 
@@ -56,13 +57,21 @@ class Rehearsal:
     corners: Tensor
 
     def groups(
-        self, samples: Sequence[int], problem: Problem, crop: int, recipe: RecipeConfig, seed: int
+        self,
+        samples: Sequence[int],
+        problem: Problem,
+        crop: int,
+        recipe: RecipeConfig,
+        seed: int,
+        most: int | None = None,
     ) -> list[tuple[list[int], Batch]]:
         """Crops, one for each global sample index, as measurements without noise.
 
         A sample is a clean image, however noisy the one it was drawn from; so the noise to be
-        added goes up to the largest σ, that of the problem.
+        added goes up to the largest σ, that of the problem. ``most`` crops may be together.
         """
+        if not samples:
+            return []
         draws = Draws(seed, "rehearsal crops", samples)
         columns = [draws.uniform().double().tolist() for _ in range(5)]
         pooled = problem.kind != "denoising"
@@ -70,7 +79,7 @@ class Rehearsal:
         crops = [
             self._cut(numbers, problem, crop, factors) for numbers in zip(*columns, strict=True)
         ]
-        return stack_by_size(samples, crops, problem)
+        return stack_by_size(samples, crops, problem, most)
 
     def _cut(
         self,
@@ -101,16 +110,26 @@ class Rehearsal:
         return _measured(part, f, here, problem.sigma).turned(number if operator.turns else 0)
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file."""
-        write_tensors(path, {"x": self.x, "corners": self.corners})
+        """Write a safetensors file, and a copy: both states of a run may need it."""
+        write_tensors(path, self.tensors())
+        copy_whole(path, _copy_of(path))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What is kept of it."""
+        return {"x": self.x, "corners": self.corners}
 
     @classmethod
     def load(cls, path: Path) -> Rehearsal:
         """What a run had drawn before it was interrupted."""
-        tensors, _ = read_tensors(path)
+        paths = [path, _copy_of(path)]
+        tensors, _ = first_whole(paths, read_tensors, "this copy is used instead")
         if tensors.keys() != {"x", "corners"} or len(tensors["x"]) != len(tensors["corners"]):
             raise NediffError(f"{path} does not hold the samples of this run; start it anew.")
         return cls(tensors["x"], tensors["corners"])
+
+
+def _copy_of(path: Path) -> Path:
+    return path.with_name(f"{path.stem}-copy{path.suffix}")
 
 
 def _measured(x: Tensor, factor: int, operator: LinearOperator, sigma: float) -> Crop:
@@ -145,10 +164,12 @@ def draw_rehearsal(
     pixels: int,
     seed: int,
     device: torch.device | str = "cpu",
+    processes: Processes = ALONE,
 ) -> Rehearsal:
     """Posterior samples of random squares of the training images (or whole ones).
 
-    Every image is as likely; sample k is a function of the weights, the seed and k alone.
+    Every image is as likely; sample k is a function of the weights, the seed and k alone. So
+    each of the ``processes`` draws some, and all have all of them afterwards.
     """
     operator = problem.operator
     step = operator.crop_step
@@ -161,17 +182,18 @@ def draw_rehearsal(
     draws = Draws(seed, "rehearsal squares", count)
     index = (draws.uniform().double() * len(train)).long().clamp_max(len(train) - 1).tolist()
     down, right = (draws.uniform().double().tolist() for _ in range(2))
-    drawn, corners = [], []
+    drawn, corners = {}, []
     for k, (i, d, r) in enumerate(zip(index, down, right, strict=True)):
         height, width = train.size(i)
         place = (0, 0, height, width)
         if step is not None:
             place = (offset(d, height - side, step), offset(r, width - side, step), side, side)
-        x = _sample(network, train, problem, i, place, derive_key("rehearsal", seed, k), device)
-        drawn.append(x[..., margin : x.shape[-2] - margin, margin : x.shape[-1] - margin])
+        if k in processes.share(range(count)):
+            x = _sample(network, train, problem, i, place, derive_key("rehearsal", seed, k), device)
+            drawn[k] = x[0, :, margin : x.shape[-2] - margin, margin : x.shape[-1] - margin]
         top, left = operator.image_corner(*place[:2])
         corners.append((top + margin, left + margin))
-    return Rehearsal(torch.cat(drawn), torch.tensor(corners))
+    return Rehearsal(processes.collect(drawn, count), torch.tensor(corners))
 
 
 def _sample(

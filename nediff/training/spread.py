@@ -29,6 +29,7 @@ from nediff.networks import Denoiser, build_spread
 from nediff.networks.spread import SpreadNetwork
 from nediff.operators import Convolution, Fourier, Mask
 from nediff.problem import Problem
+from nediff.processes import ALONE, Processes
 from nediff.randomness import Draws, derive_key
 from nediff.restorer import Restorer
 from nediff.sampling import sample_posterior
@@ -75,16 +76,21 @@ def with_spread(
     heldout: Measurements,
     report: Report | None = None,
     stop: Callable[[], bool] = lambda: False,
+    processes: Processes = ALONE,
 ) -> Restorer | None:
-    """The same restorer with an honest spread where nothing was measured; None if stopped."""
+    """The same restorer with an honest spread where nothing was measured; None if stopped.
+
+    Of several ``processes`` each learns it by itself, from samples that were drawn together: the
+    network is small, and its likelihood is that of a whole batch. All must stop together.
+    """
     problem, denoiser, config = restorer.problem, restorer.denoiser, restorer.config
-    tasks = _tasks(restorer, train)
+    tasks = _tasks(restorer, train, processes)
     network = learn_spread(denoiser, config, tasks, report, stop)
     if network is None:
         return None
     if _is_blur(problem):
         steps = range(-(-COMPARED // config.training.batch))
-        seen = _averaged_tasks(restorer, heldout, config.training.seed + 2, COMPARED)
+        seen = _averaged_tasks(restorer, heldout, config.training.seed + 2, COMPARED, processes)
         spectrum = missing_spectrum(restorer, [task for step in steps for task in seen(step)])
         if spectrum is not None:
             return Restorer(problem, denoiser, config, UnmeasuredSpread(network, 1.0, spectrum))
@@ -126,7 +132,7 @@ def learn_spread(
     return spread.eval()
 
 
-def _tasks(restorer: Restorer, train: Measurements) -> Tasks:
+def _tasks(restorer: Restorer, train: Measurements, processes: Processes) -> Tasks:
     """Where this problem's misses can be seen."""
     operator, settings = restorer.problem.operator, restorer.config.training
     seed = settings.seed + 1
@@ -139,7 +145,7 @@ def _tasks(restorer: Restorer, train: Measurements) -> Tasks:
         return Draws(seed, "spread", samples, restorer.device)
 
     if restorer.problem.kind == "demosaicing" or _is_blur(restorer.problem):
-        return _averaged_tasks(restorer, train, seed, OWN_SQUARES)
+        return _averaged_tasks(restorer, train, seed, OWN_SQUARES, processes)
     if isinstance(operator, Mask):
         masked = source(1)
         return lambda step: [
@@ -154,7 +160,7 @@ def _tasks(restorer: Restorer, train: Measurements) -> Tasks:
             for samples, batch in coarse.groups(step)
             if batch.given is not None  # images too small to be pooled
         ]
-    return _moved_tasks(restorer, train, seed)
+    return _moved_tasks(restorer, train, seed, processes)
 
 
 def _is_blur(problem: Problem) -> bool:
@@ -162,12 +168,16 @@ def _is_blur(problem: Problem) -> bool:
     return isinstance(problem.operator, Convolution) and problem.operator.stride == 1
 
 
-def _averaged_tasks(restorer: Restorer, images: Measurements, seed: int, squares: int) -> Tasks:
+def _averaged_tasks(
+    restorer: Restorer, images: Measurements, seed: int, squares: int, processes: Processes
+) -> Tasks:
     """Posterior samples of squares of images, averaged over 2×2 pixels."""
     problem, settings, device = restorer.problem, restorer.config.training, restorer.device
     side = max(settings.crop, min(SIDE, images.min_size))
     pixels = squares * side**2
-    own = draw_rehearsal(restorer.denoiser, images, problem, settings.crop, pixels, seed, device)
+    own = draw_rehearsal(
+        restorer.denoiser, images, problem, settings.crop, pixels, seed, device, processes
+    )
     halved = restorer.config.recipe.model_copy(update={"pool": (2,), "pool_weights": (1.0,)})
 
     def tasks(step: int) -> list[Task]:
@@ -185,20 +195,20 @@ def _averaged_tasks(restorer: Restorer, images: Measurements, seed: int, squares
     return tasks
 
 
-def _moved_tasks(restorer: Restorer, train: Measurements, seed: int) -> Tasks:
+def _moved_tasks(restorer: Restorer, train: Measurements, seed: int, processes: Processes) -> Tasks:
     """Posterior samples of some training images, moved and measured again."""
     problem, count = restorer.problem, min(OWN_IMAGES, len(train))
     chosen = [i * len(train) // count for i in range(count)]
     plain = Restorer(problem, restorer.denoiser, restorer.config)
-    own = [
-        torch.as_tensor(
+    own = {
+        k: torch.as_tensor(
             plain.sample(
                 train.image(i), 1, derive_key("spread", seed, i), train.sigma_of(i, problem.sigma)
             )[0]
         )
-        for i in chosen
-    ]
-    images = torch.stack(own).to(restorer.device)
+        for k, i in processes.share(list(enumerate(chosen)))
+    }
+    images = processes.collect(own, count).to(restorer.device)
     group = restorer.config.recipe.group or problem.operator.group
     batch = restorer.config.training.batch
 

@@ -1,4 +1,8 @@
-"""The state of a run on disk: one safetensors file, replaced atomically, never pickle."""
+"""The state of a run on disk: a safetensors file, replaced atomically, and the one before it.
+
+Each is whole by its checksum or not used. A run goes on from the older one exactly as well, it only
+does some steps again.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nediff.errors import NediffError
-from nediff.runs import copy_checked, read_tensors, write_tensors
+from nediff.keeping import Damaged, first_whole, read_tensors, write_tensors
+from nediff.runs import copy_checked
 from nediff.training.optimizer import STATE_KEYS
 
 STATE_FILE = "state/state.safetensors"
+PREVIOUS_FILE = "state/previous.safetensors"
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,8 @@ class Progress:
     loss_sum: float = 0.0
     loss_count: int = 0
     """The losses since the last validation."""
+    history: tuple[tuple[str, ...], ...] = ()
+    """The rows of metrics.csv."""
 
     def after(self, loss: float, seconds: float) -> Progress:
         """One more step done, at this loss and this time."""
@@ -55,7 +62,13 @@ def save_state(
     ``averages`` are further copies of the weights by name: the moving average and the best.
     """
     tensors = training_tensors(model, optimizer, averages)
-    write_tensors(folder / STATE_FILE, tensors, {"progress": json.dumps(asdict(progress))})
+    metadata = {"progress": json.dumps(asdict(progress))}
+    write_tensors(folder / STATE_FILE, tensors, metadata, folder / PREVIOUS_FILE)
+
+
+def has_state(folder: Path) -> bool:
+    """Whether there is any to go on from."""
+    return any((folder / name).exists() for name in (STATE_FILE, PREVIOUS_FILE))
 
 
 def training_tensors(
@@ -81,14 +94,20 @@ def load_state(
     optimizer: torch.optim.Optimizer,
 ) -> Progress:
     """Fill weights, averages and optimizer in place and say where the run stands."""
-    path = folder / STATE_FILE
-    tensors, metadata = read_tensors(path)
-    try:
-        progress = Progress(**json.loads(metadata["progress"]))
-        fill_training(tensors, path, model, optimizer, averages, begun=progress.step > 0)
-    except (KeyError, TypeError, ValueError) as error:
-        raise NediffError(f"{path} does not hold the state of this run ({error}).") from error
-    return progress
+
+    def load(path: Path) -> Progress:
+        tensors, metadata = read_tensors(path)
+        try:
+            values = json.loads(metadata["progress"])
+            rows = tuple(tuple(map(str, row)) for row in values.get("history", ()))
+            progress = Progress(**values | {"history": rows})
+            fill_training(tensors, path, model, optimizer, averages, begun=progress.step > 0)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise Damaged(f"{path} does not hold the state of this run ({error}).") from error
+        return progress
+
+    paths = [folder / STATE_FILE, folder / PREVIOUS_FILE]
+    return first_whole(paths, load, "the run goes on from this, the state before")
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from nediff.data import Measurements
 from nediff.losses import decibels, sure
 from nediff.operators import LinearOperator
 from nediff.problem import Problem
+from nediff.processes import ALONE, Processes
 from nediff.randomness import Draws
 from nediff.recipes import Network
 
@@ -31,13 +32,20 @@ class SureValidation:
         self.probes = [draws.normal_like(crop) for crop, _ in self.cuts]
 
     @torch.no_grad()
-    def estimated_psnr(self, network: Network, device: torch.device | str = "cpu") -> float:
+    def estimated_psnr(
+        self,
+        network: Network,
+        device: torch.device | str = "cpu",
+        processes: Processes = ALONE,
+    ) -> float:
         """10 log₁₀(1 / MSE) in dB with MSE (of Ax) estimated by SURE, all values alike.
 
-        Each image counts at its own noise level.
+        Each image counts at its own noise level. The ``processes`` look at some of them each, and
+        the sum is taken in the order of the images: as many as there are, it is the same.
         """
-        total, values = 0.0, 0.0
-        for (crop, problem), probe in zip(self.cuts, self.probes, strict=True):
+        found = {}
+        for k in processes.share(range(len(self.cuts))):
+            (crop, problem), probe = self.cuts[k], self.probes[k]
             y, operator = crop.to(device), problem.operator.to(device)
             here = problem.with_operator(operator)
             sigma = torch.full((1,), problem.sigma, device=device)
@@ -47,7 +55,10 @@ class SureValidation:
 
             value = sure(denoiser, y, sigma, probe.to(device), here)
             m = here.measured(y).item()
-            total, values = total + value.item() * m, values + m
+            found[k] = torch.tensor([value.item() * m, m], dtype=torch.float64)
+        total, values = 0.0, 0.0
+        for weighted, m in processes.collect(found, len(self.cuts)).tolist():
+            total, values = total + weighted, values + m
         return decibels(total / values)
 
 

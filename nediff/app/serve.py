@@ -1,0 +1,96 @@
+"""Start the server; whatever happens, leave no files behind."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nediff.app.models import open_model
+from nediff.app.sessions import Sessions
+from nediff.app.training import Trainings
+from nediff.errors import NediffError
+
+MOST_MEGABYTES = 256
+"""Of an upload."""
+
+
+def is_local(host: str) -> bool:
+    """Whether only this computer can reach it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@contextmanager
+def serving(
+    run: Path | None, host: str = "127.0.0.1", port: int | None = None, browser: bool = False
+) -> Iterator[str]:
+    """The address of the page, for as long as it is there.
+
+    Visitors from other computers see no training page: it reads and writes folders of this one.
+    """
+    model = open_model(run)
+    root = Path(tempfile.mkdtemp(prefix="nediff-app-")).resolve()
+    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    os.environ.update(_ENVIRONMENT | {"GRADIO_TEMP_DIR": str(root)})
+    sessions, trainings = Sessions(root), Trainings() if is_local(host) else None
+    page: Any = None
+    try:
+        from nediff.app.look import CSS, HEAD, theme
+        from nediff.app.page import build_page
+
+        page = build_page(model, sessions, trainings)
+        page.queue(default_concurrency_limit=4, api_open=False)
+        try:
+            _, address, _ = page.launch(
+                server_name=host,
+                server_port=port,
+                inbrowser=browser,
+                prevent_thread_lock=True,
+                quiet=True,
+                share=False,
+                ssr_mode=False,
+                max_file_size=f"{MOST_MEGABYTES}mb",
+                footer_links=[],
+                enable_monitoring=False,
+                run_history=False,
+                theme=theme(),
+                css=CSS,
+                head=HEAD,
+            )
+        except OSError as error:
+            raise NediffError(f"The page cannot be served at {host}: {error}") from error
+        yield address
+    finally:
+        if page is not None:
+            page.close(verbose=False)
+        sessions.close_all()
+        if trainings is not None:
+            trainings.close()
+        shutil.rmtree(root, ignore_errors=True)
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+_ENVIRONMENT = {
+    "GRADIO_ANALYTICS_ENABLED": "False",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "GRADIO_TEMP_DIR": "",
+}
+
+
+def serve(run: Path | None, host: str, port: int | None, browser: bool, told: Any) -> None:
+    """Until a signal ends it; ``told`` is called with the address."""
+    with serving(run, host, port, browser) as address:
+        told(address)
+        threading.Event().wait()

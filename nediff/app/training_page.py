@@ -1,0 +1,187 @@
+"""The training page: point at a folder, read the diagnosis, start, watch, stop, resume."""
+
+from typing import Any
+
+import gradio as gr
+
+from nediff.app import drawing
+from nediff.app.training import State, Trainings, look, preview
+from nediff.errors import NediffError
+
+Outputs = dict[Any, Any]
+SECONDS = 3.0
+"""Between two looks at a run."""
+
+
+class _Training:
+    """The components, in the order of their focus."""
+
+    def __init__(self) -> None:
+        with gr.Row(elem_classes="nediff-columns"):
+            with gr.Column(scale=1, min_width=280):
+                self.source = gr.Textbox(
+                    label="Folder of noisy images",
+                    info="On this computer; a pattern such as images/*.tif will do, too",
+                    elem_id="nediff-source",
+                    lines=1,
+                )
+                self.look = gr.Button("Look at the images", elem_id="nediff-look")
+                self.out = gr.Textbox(
+                    "runs/restorer", label="Folder for the run", elem_id="nediff-out", lines=1
+                )
+                self.minutes = gr.Number(
+                    20, label="Minutes", minimum=0.1, step=1, elem_id="nediff-minutes"
+                )
+                with gr.Row():
+                    self.start = gr.Button(
+                        "Train", variant="primary", min_width=80, elem_id="nediff-train"
+                    )
+                    self.stop = gr.Button("Stop", min_width=80, elem_id="nediff-stop")
+                    self.resume = gr.Button("Resume", min_width=80, elem_id="nediff-resume")
+                gr.HTML(
+                    '<p class="nediff-note">A training goes on when this page is closed: name its '
+                    "folder to see it again. It is stopped and saved when the app ends.</p>",
+                    padding=False,
+                )
+            with gr.Column(scale=3, min_width=320):
+                self.words = gr.HTML(elem_id="nediff-train-words", padding=False)
+                self.progress = gr.HTML(elem_id="nediff-train-progress", padding=False)
+                self.previews = gr.HTML(elem_id="nediff-previews", padding=False)
+                self.curve = gr.HTML(elem_id="nediff-curve", padding=False)
+                self.found = gr.HTML(elem_id="nediff-found", padding=False)
+        self.options = gr.State(None)
+        self.first = gr.State(None)
+        self.seen = gr.State(None)
+        self.timer = gr.Timer(SECONDS, active=False)
+
+
+def training_tab(trainings: Trainings) -> None:
+    """Lay it out and wire it."""
+    parts = _Training()
+    _wire_look(parts)
+    _wire_buttons(parts, trainings)
+    _wire_watch(parts, trainings)
+
+
+def _bad(parts: _Training, error: NediffError) -> Outputs:
+    return {parts.words: drawing.message(str(error), bad=True)}
+
+
+def _wire_look(parts: _Training) -> None:
+    def looked(source: str) -> Outputs:
+        try:
+            found = look(source)
+        except NediffError as error:
+            return _bad(parts, error) | {parts.found: "", parts.options: None}
+        words = drawing.message("This is what the images say of themselves.")
+        told = (found.source, found.options)
+        return {parts.words: words, parts.found: drawing.diagnosis(found), parts.options: told}
+
+    changed = [parts.words, parts.found, parts.options]
+    parts.look.click(looked, parts.source, changed, show_progress="minimal", concurrency_limit=2)
+    parts.source.submit(looked, parts.source, changed, show_progress="minimal", concurrency_limit=2)
+
+
+def _wire_buttons(parts: _Training, trainings: Trainings) -> None:
+    changed = [parts.words, parts.timer, parts.first, parts.seen, parts.progress, parts.found]
+    changed += [parts.options, parts.previews, parts.curve]
+    begun = {parts.timer: gr.Timer(active=True), parts.first: None, parts.seen: None}
+    begun |= {parts.previews: "", parts.curve: ""}
+
+    def start(
+        source: str, out: str, minutes: float | None, known: tuple[str, list[str]] | None
+    ) -> Outputs:
+        try:
+            shown: Outputs = {}
+            if known is None or known[0] != source.strip():
+                found = look(source)
+                known = (found.source, found.options)
+                shown = {parts.found: drawing.diagnosis(found), parts.options: known}
+            trainings.start(known[0], out, minutes or 0.0, known[1])
+        except NediffError as error:
+            return _bad(parts, error)
+        bar = drawing.progress_bar(0, "starting: measuring how fast this computer is")
+        return shown | begun | {parts.words: "", parts.progress: bar}
+
+    def resume(source: str, out: str) -> Outputs:
+        try:
+            trainings.resume(source.strip(), out)
+        except NediffError as error:
+            return _bad(parts, error)
+        return begun | {parts.words: drawing.message("Going on where it was.")}
+
+    def stop(out: str) -> Outputs:
+        try:
+            stopped = trainings.stop(out)
+        except NediffError as error:
+            return _bad(parts, error)
+        words = "No training of this page is under way there."
+        if stopped:
+            words = "Stopping: it finishes the step at hand and saves."
+        return {parts.words: drawing.message(words)}
+
+    settings = [parts.source, parts.out, parts.minutes, parts.options]
+    parts.start.click(start, settings, changed, show_progress="minimal", concurrency_limit=2)
+    parts.resume.click(resume, [parts.source, parts.out], changed, show_progress="hidden")
+    parts.stop.click(stop, parts.out, parts.words, show_progress="hidden")
+
+
+def _wire_watch(parts: _Training, trainings: Trainings) -> None:
+    changed = [parts.progress, parts.curve, parts.previews, parts.words, parts.timer]
+    changed += [parts.first, parts.seen]
+
+    def watch(source: str, out: str, first: Any, seen: int | None) -> Outputs:
+        try:
+            state = trainings.state(out)
+        except NediffError as error:
+            return _bad(parts, error) | {parts.timer: gr.Timer(active=False)}
+        if state is None:
+            return {parts.timer: gr.Timer(active=False)}
+        shown: Outputs = {parts.progress: _bar(state)}
+        if state.step != seen:
+            shown[parts.curve], shown[parts.seen] = drawing.curve(state), state.step
+            shown |= _pictures(parts, source, out, first, state)
+        if not state.running:
+            shown |= {parts.timer: gr.Timer(active=False), parts.words: _ending(state, out)}
+        return shown
+
+    inputs = [parts.source, parts.out, parts.first, parts.seen]
+    parts.timer.tick(watch, inputs, changed, show_progress="hidden", concurrency_limit=4)
+    # a run that is under way there, begun before the page was opened
+    parts.out.submit(watch, inputs, changed, show_progress="hidden", concurrency_limit=4)
+
+
+def _pictures(parts: _Training, source: str, out: str, first: Any, state: State) -> Outputs:
+    """The square as it was measured, as first restored, and as it is restored now."""
+    try:
+        pair = preview(source.strip(), out)
+    except NediffError:
+        return {}  # files may be on their way
+    if pair is None:
+        return {}
+    noisy, restored = pair
+    first = first or (state.step, restored)
+    images = [("noisy", noisy), (f"restored after {first[0]} steps", first[1])]
+    if state.step > first[0]:
+        images.append((f"restored after {state.step} steps", restored))
+    return {parts.previews: drawing.previews(images), parts.first: first}
+
+
+def _bar(state: State) -> str:
+    if not state.steps:
+        return drawing.progress_bar(0, state.words or "starting") if state.running else ""
+    share = state.step / state.steps
+    words = f"step {state.step} of {state.steps}"
+    if state.rows:
+        _, seconds, psnr = state.rows[-1]
+        left = seconds / max(state.step, 1) * (state.steps - state.step)
+        words += f", held-out images about {psnr:.2f} dB, {left / 60:.0f} minutes left"
+    return drawing.progress_bar(share, words if state.running else f"step {state.step}")
+
+
+def _ending(state: State, out: str) -> str:
+    if state.finished:
+        return drawing.message(f"Done. Use it with: nediff app {out}")
+    if "nediff:" in state.words:
+        return drawing.message(state.words.removeprefix("nediff:").strip(), bad=True)
+    return drawing.message(f"Stopped at step {state.step} and saved; “Resume” goes on.")

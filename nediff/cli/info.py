@@ -1,0 +1,145 @@
+"""`nediff info` and `nediff compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from nediff.cli.console import refuse_json_folder, results, say, write_json
+from nediff.cli.evaluate import EvaluateRequest, measure
+from nediff.errors import NediffError
+from nediff.evaluation import Evaluation
+from nediff.report.run import RunSummary, describe_run
+from nediff.restorer import Restorer
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """What the user asked for; ``on`` says which images, if any, in place of its run."""
+
+    runs: tuple[Path, ...]
+    on: EvaluateRequest | None
+    json_file: Path | None
+
+
+def run_info(run: Path, json_file: Path | None) -> None:
+    """What is this run, how good is it, and what was it trained on?"""
+    refuse_json_folder(json_file)
+    summary = describe_run(run)
+    write_json(summary.to_dict(), json_file)
+    table = Table(show_header=False, box=None, title=str(run), title_justify="left")
+    for words, of in _ROWS:
+        table.add_row(words, of(summary))
+    results.print(table)
+    if not summary.finished:
+        say("It is not finished: the `nediff train` that began it goes on with --resume.", results)
+
+
+def run_compare(request: CompareRequest) -> None:
+    """Runs side by side; with images, all of them on the same measurements."""
+    refuse_json_folder(request.json_file)
+    if len({run.resolve() for run in request.runs}) < 2:
+        raise NediffError("Comparing needs at least two different runs.")
+    summaries = [describe_run(run) for run in request.runs]
+    figures: list[Evaluation] = []
+    if request.on is not None:
+        _refuse_incomparable(summaries, request.on)
+        for run in request.runs:
+            say(f"evaluating {run}")
+            figures.append(measure(Restorer.load(run), replace(request.on, run=run)))
+    found: list[dict[str, Any]] = [summary.to_dict() for summary in summaries]
+    for row, evaluation in zip(found, figures, strict=False):
+        row["evaluation"] = evaluation.to_dict()
+    write_json({"runs": found}, request.json_file)
+    results.print(_side_by_side(summaries, figures))
+
+
+def _refuse_incomparable(summaries: Sequence[RunSummary], on: EvaluateRequest) -> None:
+    """The same measurements in the same units, or figures side by side would mislead."""
+    differing: list[tuple[str, Callable[[RunSummary], object], str]] = [
+        ("operators", lambda s: s.operator, ""),
+        ("channels", lambda s: s.channels, ""),
+        ("intensity ranges", lambda s: s.range, "; train them with the same --range"),
+    ]
+    if on.sigma is None:
+        advice = "; say how noisy the images are with --sigma"
+        differing.append(("noise levels", lambda s: (s.sigma_least, s.sigma), advice))
+    for words, of, advice in differing:
+        values = [of(summary) for summary in summaries]
+        if any(value != values[0] for value in values):
+            listed = ", ".join(f"{s.run}: {of(s)}" for s in summaries)
+            raise NediffError(
+                f"These runs have different {words} ({listed}), so figures on the same images "
+                f"cannot be compared{advice}."
+            )
+
+
+_ROWS: list[tuple[str, Callable[[RunSummary], str]]] = [
+    ("undoes", lambda s: "noise" if s.operator == "denoising" else f"{s.operator} and noise"),
+    ("noise", lambda s: _noise(s)),
+    ("intensity range", lambda s: f"{s.range[0]:g} to {s.range[1]:g}, {s.channels} channel(s)"),
+    ("trained on", lambda s: f"{s.images} image(s): {s.source}"),
+    ("clean images", lambda s: "with simulated noise" if s.clean else "none were used"),
+    ("recipe", lambda s: f"{s.recipe} (loss {s.loss}), seed {s.seed}"),
+    ("network", lambda s: f"{s.size}, {s.kind}, {s.parameters:,} parameters"),
+    ("steps", lambda s: f"{s.steps_done} of {s.steps}, {s.seconds / 60:.1f} minutes"),
+    ("noisy PSNR", lambda s: _db(s.noisy_psnr)),
+    ("held-out PSNR, estimated", lambda s: _db(s.estimated_psnr)),
+    ("error bars", lambda s: _error_bars(s)),
+    ("usable", lambda s: "yes" if s.usable else "not yet: no weights were kept so far"),
+    ("nediff", lambda s: s.version),
+]
+
+
+def _noise(s: RunSummary) -> str:
+    scale = s.range[1] - s.range[0]
+    level = (
+        f"{s.sigma:.4g}" if s.sigma_least == s.sigma else f"{s.sigma_least:.4g} to {s.sigma:.4g}"
+    )
+    in_data = "" if scale == 1 else f", {s.sigma * scale:.4g} in data units"
+    return f"σ = {level} of the range{in_data} ({s.sigma_known})"
+
+
+def _db(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.2f} dB"
+
+
+def _error_bars(s: RunSummary) -> str:
+    words = "calibrated on noisy images" if s.calibrated else "as they are; see nediff calibrate"
+    if s.conformal:
+        words = "calibrated, intervals checked with clean images"
+    return f"{words}; unmeasured pixels too" if s.spread_learned else words
+
+
+def _side_by_side(summaries: Sequence[RunSummary], figures: Sequence[Evaluation]) -> Table:
+    """A column for each run."""
+    table = Table("", *(summary.run for summary in summaries))
+    for words, of in _ROWS:
+        table.add_row(words, *(of(summary) for summary in summaries))
+    if figures:
+        table.add_section()
+    for words, value in _FIGURES:
+        cells = [value(evaluation) for evaluation in figures]
+        if any(cell is not None for cell in cells):
+            table.add_row(words, *("" if cell is None else cell for cell in cells))
+    return table
+
+
+_FIGURES: list[tuple[str, Callable[[Evaluation], str | None]]] = [
+    ("PSNR", lambda e: f"{e.levels[-1].psnr:.2f} dB" if e.levels else None),
+    ("SSIM", lambda e: f"{e.levels[-1].ssim:.4f}" if e.levels else None),
+    ("PSNR without truth (SURE)", lambda e: f"{e.blind.estimated_psnr:.2f} dB"),
+    ("  95 % confidence", lambda e: "{:.2f} to {:.2f} dB".format(*e.blind.interval)),
+    (
+        "error²/variance (1 is right)",
+        lambda e: None if e.spread is None else f"{e.spread.error2_over_variance:.3f}",
+    ),
+    (
+        "error²/variance without truth",
+        lambda e: None if e.blind.pairs is None else f"{e.blind.pairs.ratio:.3f}",
+    ),
+]

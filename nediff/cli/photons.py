@@ -1,0 +1,66 @@
+"""Noise that depends on the signal, from the command line: told, or to be estimated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nediff.cli.console import say
+from nediff.data import Measurements, PhotonNoise
+from nediff.errors import NediffError
+
+
+@dataclass(frozen=True)
+class UntoldPhotons:
+    """`--gain auto`: gain and read noise are to be estimated; the offset may be known."""
+
+    offset: float | None
+
+
+def photons_of(
+    gain: str | None, read_noise: float | None, offset: float | None
+) -> PhotonNoise | UntoldPhotons | None:
+    """The noise that --gain, --read-noise and --offset say, if they say any."""
+    if gain is None:
+        for name, value in (("--read-noise", read_noise), ("--offset", offset)):
+            if value is not None:
+                raise NediffError(
+                    f"{name} belongs to noise that depends on the signal; give --gain too."
+                )
+        return None
+    if gain == "auto":
+        if read_noise is not None:
+            raise NediffError("--gain auto estimates the read noise too; leave --read-noise out.")
+        return UntoldPhotons(offset)
+    try:
+        number = float(gain)
+    except ValueError:
+        raise NediffError(
+            f"--gain {gain} is neither a number (data units per photon) nor auto."
+        ) from None
+    return PhotonNoise(number, read_noise or 0.0, offset or 0.0)
+
+
+def estimated_photons(images: Measurements, untold: UntoldPhotons, kind: str) -> PhotonNoise:
+    """Gain and read noise, told from the noisy images themselves; says how sure that is."""
+    from nediff.noise import estimate_signal_dependence
+
+    if kind != "denoising":
+        raise NediffError(
+            f"--gain auto needs complete images, and those of {kind} are not; measure the noise "
+            "of the instrument and give --gain and --read-noise."
+        )
+    found = estimate_signal_dependence(images)
+    if not found.grows:
+        raise NediffError(
+            "The noise of these images does not grow with their signal, as far as can be seen "
+            f"(variance = {found.gain:.3g} ± {found.gain_error:.2g} × value "
+            f"{found.constant:+.3g}); try --sigma auto, and `nediff diagnose` for more."
+        )
+    noise = found.photons(untold.offset)
+    words = f"--gain {noise.gain:.4g} --read-noise {noise.read_noise:.3g}"
+    say(
+        f"noise estimated from the data: variance = {found.gain:.4g} (± {found.gain_error:.2g}) "
+        f"× value {found.constant:+.4g} (± {found.constant_error:.2g}), as {words} --offset "
+        f"{noise.offset:.4g}; `nediff diagnose` says whether it is white"
+    )
+    return noise

@@ -1,0 +1,117 @@
+"""What a run is, how good it is, and what it was trained on: for `nediff info` and `compare`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nediff.config import DataConfig, RunConfig
+from nediff.correction import load_correction
+from nediff.losses import decibels
+from nediff.networks import build_denoiser, count_parameters
+from nediff.runs import WEIGHTS_FILE, load_config
+from nediff.training.metrics import read_metrics
+from nediff.unmeasured import SPREAD_FILE
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run folder in short; levels and PSNR are of unit intensities."""
+
+    run: str
+    version: str
+    operator: str
+    sigma: float
+    """The largest noise level of its images …"""
+    sigma_least: float
+    """… and the least."""
+    sigma_known: str
+    """given, estimated or learned."""
+    range: tuple[float, float]
+    channels: int
+    source: str
+    images: int
+    clean: bool
+    """Whether clean images were used: simulated noise, or the supervised recipe."""
+    recipe: str
+    loss: str
+    size: str
+    kind: str
+    parameters: int
+    steps: int
+    """Planned …"""
+    steps_done: int
+    """… and done, as of the last look at the held-out images."""
+    seconds: float
+    seed: int
+    noisy_psnr: float | None
+    """Of complete images, by σ alone; None with an operator or several levels."""
+    estimated_psnr: float | None
+    """The best on held-out noisy images, without the truth (SURE), of what is measured."""
+    best_step: int
+    usable: bool
+    """Whether there are weights to restore with."""
+    calibrated: bool
+    conformal: bool
+    """Intervals checked with clean images (`nediff calibrate --clean`)."""
+    spread_learned: bool
+    """How uncertain unmeasured pixels are was learned."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was trained to its last step."""
+        return self.steps_done >= self.steps
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**asdict(self), "finished": self.finished}
+
+
+def describe_run(folder: Path) -> RunSummary:
+    """Read a run folder, without its data and without running its network."""
+    config = load_config(folder)
+    rows = [(int(r["step"]), float(r["estimated_psnr"])) for r in read_metrics(folder)]
+    best_step, best = max(rows, key=lambda row: row[1], default=(0, math.nan))
+    seconds = [float(row["seconds"]) for row in read_metrics(folder)]
+    correction = load_correction(folder)
+    data, network = config.data, config.network
+    known = data.sigma_known
+    return RunSummary(
+        run=str(folder),
+        version=config.version,
+        operator=config.operator.kind,
+        sigma=data.sigma,
+        sigma_least=data.sigma if data.sigmas is None else data.sigmas.least,
+        sigma_known="given" if known is None else known.how,
+        range=(data.low, data.high),
+        channels=data.channels,
+        source=data.source,
+        images=data.images,
+        clean=data.simulate is not None,
+        recipe=config.recipe.name,
+        loss=config.recipe.loss,
+        size=network.size,
+        kind=network.kind,
+        parameters=count_parameters(build_denoiser(network)),
+        steps=config.training.steps,
+        steps_done=rows[-1][0] if rows else 0,
+        seconds=seconds[-1] if seconds else 0.0,
+        seed=config.training.seed,
+        noisy_psnr=_noisy_psnr(config),
+        estimated_psnr=best if math.isfinite(best) else None,
+        best_step=best_step,
+        usable=(folder / WEIGHTS_FILE).is_file(),
+        calibrated=correction is not None,
+        conformal=correction is not None and correction.conformal is not None,
+        spread_learned=(folder / SPREAD_FILE).is_file(),
+    )
+
+
+def _noisy_psnr(config: RunConfig) -> float | None:
+    """PSNR = −10 log₁₀ σ² of an image with nothing but white noise of one level on it."""
+    data: DataConfig = config.data
+    if config.operator.kind != "denoising" or data.sigmas is not None:
+        return None
+    return decibels(data.sigma**2)

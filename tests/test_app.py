@@ -1,0 +1,569 @@
+"""The web page without a browser: opening, working, cancelling, probing, files, sessions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+
+from nediff.app.drawing import message, progress_bar
+from nediff.app.example import write_example
+from nediff.app.handlers import Step, arrive, ask, restore
+from nediff.app.models import Model, open_model
+from nediff.app.opening import estimated_sigma, open_image
+from nediff.app.pictures import save_pictures, shown_range
+from nediff.app.probing import Probe, Region, answer, histogram, probe
+from nediff.app.restoring import Desk, Result, Settings, read_metadata, start, write_files
+from nediff.app.sessions import Sessions
+from nediff.app.training import Look, Trainings, look
+from nediff.app.work import Cancelled, Work
+from nediff.data import list_files, open_measurements
+from nediff.errors import NediffError
+from nediff.problem import Problem
+from nediff.restorer import Restorer
+from nediff.runs import load_config
+from nediff.training.fitting import Plan, plan_run
+
+SIGMA = 0.1
+
+
+def small_restorer(channels: int = 1) -> Restorer:
+    """Untrained, which is enough to see what the page does with it."""
+    from nediff.networks import build_denoiser
+
+    y = np.random.default_rng(0).random((2, channels, 40, 40), np.float32)
+    data = open_measurements(y, axes="NCHW", range=(0, 1)).simulate(SIGMA, 0)
+    problem = Problem.denoising(SIGMA, channels)
+    config = plan_run(data, problem, Plan(steps=1, size="tiny"), "noise")
+    return Restorer(problem, build_denoiser(config.network), config)
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model("small", small_restorer())
+
+
+@pytest.fixture
+def noisy(tmp_path: Path) -> Path:
+    """A 16-bit TIFF of 12-bit counts: a smooth picture with noise of σ = 60."""
+    rng = np.random.default_rng(1)
+    rows, columns = np.mgrid[:96, :80]
+    clean = 1500 + 900 * np.sin(rows / 17) * np.cos(columns / 23)
+    values = clean + 60 * rng.standard_normal(clean.shape)
+    path = tmp_path / "counts.tif"
+    tifffile.imwrite(path, np.clip(values, 0, 4095).astype(np.uint16))
+    return path
+
+
+def finish(work: Work[Result]) -> Result:
+    *_, last = work.updates()
+    assert last.result is not None
+    return last.result
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+def test_an_uploaded_image_has_its_own_range_and_its_noise_is_found(noisy: Path) -> None:
+    opened = open_image(noisy)
+    assert opened.values.dtype == np.uint16
+    assert opened.unit.shape == (1, 96, 80)
+    found = estimated_sigma(opened)
+    assert found is not None
+    # 7680 pixels tell σ to 1/√(2·7680) = 0.8 %; blocks use a part of them, so ten times that
+    assert found.value * opened.range.scale == pytest.approx(60, rel=0.1)
+
+
+def test_what_is_wrong_with_a_file_is_said_with_its_name_alone(tmp_path: Path) -> None:
+    bad = {
+        "text.png": b"this is no picture",
+        "cut.tif": b"II*\x00\x08\x00\x00\x00",
+        "what.xyz": b"",
+    }
+    for name, contents in bad.items():
+        path = tmp_path / name
+        path.write_bytes(contents)
+        with pytest.raises(NediffError) as caught:
+            open_image(path)
+        assert name in str(caught.value)
+        assert str(tmp_path) not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (np.full((40, 40), 7, np.uint8), "same value"),
+        (np.zeros((4, 400), np.float32), "too small"),
+        (np.where(np.eye(40) > 0, np.nan, 1.0).astype(np.float32), "finite"),
+    ],
+)
+def test_images_that_make_no_sense_are_refused(
+    tmp_path: Path, values: np.ndarray, words: str
+) -> None:
+    tifffile.imwrite(tmp_path / "image.tif", values)
+    with pytest.raises(NediffError, match=words):
+        open_image(tmp_path / "image.tif")
+
+
+def test_pages_of_a_stack_are_opened_one_by_one(tmp_path: Path) -> None:
+    stack = np.random.default_rng(0).integers(0, 255, (5, 32, 48), dtype=np.uint8)
+    tifffile.imwrite(tmp_path / "stack.tif", stack)
+    opened = open_image(tmp_path / "stack.tif", 3)
+    assert opened.pages == 5
+    np.testing.assert_array_equal(opened.values[0], stack[3])
+
+
+def test_correlated_noise_is_told_from_white(tmp_path: Path) -> None:
+    """Averaged over 2 × 2 neighbours, white noise of σ = 40 has σ = 20 and is not white."""
+    noise = 40 * np.random.default_rng(0).standard_normal((193, 193))
+    spread = (noise[1:, 1:] + noise[:-1, 1:] + noise[1:, :-1] + noise[:-1, :-1]) / 4
+    for name, values, white in (("white.tif", noise, True), ("smooth.tif", spread, False)):
+        tifffile.imwrite(tmp_path / name, (values + 1000).astype(np.float32))
+        opened = open_image(tmp_path / name)
+        found = estimated_sigma(opened)
+        assert found is not None
+        assert found.white is white
+        assert found.value * opened.range.scale == pytest.approx(values.std(), rel=0.15)
+
+
+# --- restoring ------------------------------------------------------------------------------------
+
+
+def test_the_page_restores_as_the_restorer_does(noisy: Path) -> None:
+    restorer = small_restorer()
+    model = Model("small", restorer)
+    opened = open_image(noisy, range=restorer.range)
+    settings = Settings(0.05, samples=3, steps=4, seed=5)
+    result = finish(start(model, opened, settings, Desk()))
+    expected = restorer.range.from_unit(restorer.restore(opened.unit, 0.05))
+    np.testing.assert_allclose(result.restored, expected, rtol=1e-5)
+    drawn = restorer.sample(opened.unit, 3, 5, 0.05, settings.sampler)
+    np.testing.assert_allclose(result.samples, restorer.range.from_unit(drawn), rtol=1e-5)
+    assert result.sd is not None
+    exact = result.samples.astype(np.float64).std(0, ddof=1)
+    np.testing.assert_allclose(result.sd, exact, rtol=1e-5)
+
+
+def test_large_images_tell_how_far_they_are(model: Model) -> None:
+    """Tiles of all passes are counted: progress rises to its total, and reaches it."""
+    restorer = model.run
+    assert restorer is not None
+    restorer.tiled_from, restorer.tile = 0, 32
+    seen: list[tuple[int, int]] = []
+    y = np.random.default_rng(0).random((1, 64, 64), np.float32)
+    restorer.sample(y, 2, progress=lambda done, total: seen.append((done, total)))
+    done = [d for d, _ in seen]
+    assert done == sorted(done)
+    assert len({total for _, total in seen}) == 1
+    assert done[-1] == seen[0][1] == len(done)
+
+
+def test_wrong_settings_are_refused_before_any_work(model: Model, noisy: Path) -> None:
+    opened = open_image(noisy)
+    for settings in (Settings(0.0), Settings(3.0), Settings(0.1, samples=999)):
+        with pytest.raises(NediffError):
+            start(model, opened, settings, Desk())
+
+
+def test_cancelling_stops_the_sampler_within_a_step(model: Model, noisy: Path) -> None:
+    work = start(model, open_image(noisy), Settings(0.1, samples=64, steps=1000), Desk())
+    for update in work.updates():
+        if update.result is not None:  # the estimate is there, samples are being drawn
+            work.cancel()
+            break
+    with pytest.raises(Cancelled):
+        list(work.updates())
+    work.wait()
+    assert work.share < 0.5
+
+
+def test_one_image_at_a_time_and_the_queue_can_be_left(model: Model, noisy: Path) -> None:
+    desk, opened = Desk(), open_image(noisy)
+    first = start(model, opened, Settings(0.1, samples=64, steps=1000), desk)
+    next(u for u in first.updates() if u.result is not None)
+    second = start(model, opened, Settings(0.1, samples=2), desk)
+    waiting = next(u for u in second.updates() if u.words.startswith("waiting"))
+    assert waiting.share == 0
+    second.cancel()
+    with pytest.raises(Cancelled):
+        list(second.updates())
+    first.cancel()
+    first.wait()
+    assert len(finish(start(model, opened, Settings(0.1, samples=2), desk)).samples) == 2
+
+
+def test_an_error_in_the_thread_reaches_who_watches() -> None:
+    def fail(work: Work[int]) -> int:
+        raise ValueError("on purpose")
+
+    with pytest.raises(ValueError, match="on purpose"):
+        list(Work(fail).updates())
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_results_are_tiff_in_data_units_that_say_how_they_were_made(
+    model: Model, noisy: Path, tmp_path: Path
+) -> None:
+    result = finish(start(model, open_image(noisy), Settings(0.05, 3, steps=3, seed=9), Desk()))
+    files = {path.name: path for path in write_files(result, tmp_path / "out")}
+    names = {f"counts-{what}.tif" for what in ("restored", "mean", "sd", "samples")}
+    assert set(files) == names
+    assert tifffile.imread(files["counts-restored.tif"]).dtype == np.uint16
+    np.testing.assert_array_equal(
+        tifffile.imread(files["counts-samples.tif"]), result.samples[:, 0]
+    )
+    about = read_metadata(files["counts-sd.tif"])
+    assert about["sigma_of_range"] == 0.05
+    assert about["seed"] == 9
+    assert about["source"] == "counts.tif"
+    assert about["holds"] == "sd"
+    # our own reader takes them back, as pages of a stack
+    assert list_files([files["counts-samples.tif"]])[0].n_images == 3
+
+
+def test_pictures_share_one_scale(model: Model, noisy: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    result = finish(start(model, open_image(noisy), Settings(0.05, 2, steps=3), Desk()))
+    pictures = save_pictures(result, tmp_path)
+    shown = pictures.shown
+    unit = np.clip((result.samples[1, 0] - shown.black) / (shown.white - shown.black), 0, 1)
+    np.testing.assert_allclose(np.asarray(Image.open(pictures.samples[1])), 255 * unit, atol=0.51)
+    assert pictures.sd is not None
+
+
+def test_dark_images_are_shown_bright() -> None:
+    dark = np.random.default_rng(0).normal(300, 20, (1, 64, 64))
+    shown = shown_range(dark, 0, 65535)
+    assert 200 < shown.black < shown.white < 400
+    assert shown_range(np.array([[[0.0, 60000.0]]]), 0, 65535).white == 65535
+
+
+# --- probing --------------------------------------------------------------------------------------
+
+
+def made_result(samples: np.ndarray, path: Path) -> Result:
+    """Of given samples (n, 1, H, W), in 0 to 255."""
+    noisy = np.zeros(samples.shape[1:], np.float32)
+    tifffile.imwrite(path, np.random.default_rng(0).integers(0, 255, (40, 40), dtype=np.uint8))
+    opened = open_image(path)
+    settings = Settings(0.1, len(samples))
+    return Result(opened, settings, 0.1, "made", noisy, samples.mean(0), samples)
+
+
+def test_intervals_hold_one_more_sample_as_often_as_promised(tmp_path: Path) -> None:
+    """The truth is like one more sample: of N pixels, coverage ± 4 √(p(1−p)/N)."""
+    rng = np.random.default_rng(0)
+    for n in (4, 8, 40):
+        drawn = rng.normal(100, 10, (n + 1, 1, 24, 24)).astype(np.float32)
+        result = made_result(drawn[:n], tmp_path / f"{n}.tif")
+        held, total = 0, 24 * 24
+        for row in range(24):
+            for column in range(24):
+                found = probe(result, Region(row, column))
+                low, high = found.interval
+                held += bool(low <= drawn[n, 0, row, column] <= high)
+        promised = found.coverage
+        assert held / total == pytest.approx(
+            promised, abs=4 * np.sqrt(promised * (1 - promised) / total)
+        )
+    assert promised == pytest.approx(0.9, abs=0.01)
+
+
+def test_the_mean_of_a_region_is_surer_than_a_pixel(tmp_path: Path) -> None:
+    """Of independent pixels by √(number): 10/√100 = 1, with 64 samples to 1/√126 = 9 %."""
+    drawn = np.random.default_rng(1).normal(100, 10, (64, 1, 24, 24)).astype(np.float32)
+    result = made_result(drawn, tmp_path / "image.tif")
+    found = probe(result, Region(3, 4, 10, 10))
+    assert found.sd == pytest.approx(1.0, rel=4 * 0.09)
+    assert "rows 3 to 12, columns 4 to 13" in answer(found)
+    assert found.noise == pytest.approx(0.1 * result.opened.range.scale / 10)
+
+
+def test_regions_are_cut_at_the_border_and_refused_outside(tmp_path: Path) -> None:
+    drawn = np.random.default_rng(1).normal(100, 10, (8, 1, 24, 24)).astype(np.float32)
+    result = made_result(drawn, tmp_path / "image.tif")
+    assert probe(result, Region(20, 20, 50, 50)).region == Region(20, 20, 4, 4)
+    with pytest.raises(NediffError, match="outside"):
+        probe(result, Region(24, 0))
+    with pytest.raises(NediffError, match="at least two"):
+        probe(made_result(drawn[:1], tmp_path / "one.tif"), Region(0, 0))
+
+
+def test_the_histogram_has_a_dot_for_each_sample_and_a_text_for_who_cannot_see_it() -> None:
+    values = np.array([1.0, 2.0, 2.0, 5.0])
+    drawing = histogram(Probe(Region(0, 0), 3.0, 2.4, values, 1.0, 10.0))
+    assert drawing.count("<circle") == 4
+    assert 'role="img"' in drawing
+    assert "give or take" in drawing
+    assert histogram(Probe(Region(0, 0), np.nan, 2.0, np.full(3, 2.0), 1.0, 10.0))
+
+
+# --- the handlers and sessions --------------------------------------------------------------------
+
+
+def test_a_visit_from_upload_to_answer(model: Model, noisy: Path, tmp_path: Path) -> None:
+    session = Sessions(tmp_path).of("a")
+    new = arrive(session, model, session.keep(noisy))
+    assert new.viewer is not None
+    assert new.sigma == SIGMA
+    steps = list(restore(session, model, Desk(), Settings(0.1, 3, steps=3)))
+    assert all(step.running for step in steps[:-1])
+    last = steps[-1]
+    assert last.viewer is not None
+    assert len(last.viewer["samples"]) == 3
+    assert all(Path(name).is_file() for name in last.files or [])
+    words, picture = ask(session, Region(10, 10))
+    assert "row 10, column 10" in words
+    assert picture.startswith("<svg")
+
+
+def test_a_cancelled_visit_keeps_the_estimate(model: Model, noisy: Path, tmp_path: Path) -> None:
+    session = Sessions(tmp_path).of("a")
+    arrive(session, model, session.keep(noisy))
+    steps: Iterator[Step] = restore(session, model, Desk(), Settings(0.1, 64, steps=1000))
+    for step in steps:
+        last = step
+        if step.viewer is not None:
+            session.cancel()
+    assert not last.running
+    assert "Cancelled" in (last.words or "")
+    assert [Path(name).name for name in last.files or []] == ["counts-restored.tif"]
+    with pytest.raises(NediffError, match="samples"):
+        ask(session, Region(0, 0))
+
+
+def test_two_visitors_see_nothing_of_each_other(model: Model, noisy: Path, tmp_path: Path) -> None:
+    sessions = Sessions(tmp_path)
+    one, other = sessions.of("one"), sessions.of("other")
+    arrive(one, model, one.keep(noisy))
+    assert sessions.of("one") is one
+    assert other.opened is None
+    with pytest.raises(NediffError, match="first"):
+        list(restore(other, model, Desk(), Settings(0.1)))
+    assert one.folder != other.folder
+    assert len(one.folder.name) == 32
+
+
+def test_nothing_is_left_behind(model: Model, noisy: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "uploads" / "same").mkdir(parents=True)
+    upload = root / "uploads" / "same" / "counts.tif"
+    upload.write_bytes(noisy.read_bytes())
+    sessions = Sessions(root)
+    for name in ("one", "other"):
+        session = sessions.of(name)
+        arrive(session, model, session.keep(upload))
+        list(restore(session, model, Desk(), Settings(0.1, 2, steps=3)))
+    folder = sessions.of("one").folder
+    sessions.close("one")
+    assert not folder.exists()
+    assert upload.exists()  # equal files share a place, and the other visitor may still need it
+    sessions.close_all()
+    assert not upload.exists()
+    assert [p for p in root.rglob("*") if p.is_file()] == []
+
+
+def test_sessions_are_made_once_by_many_threads(tmp_path: Path) -> None:
+    sessions, found = Sessions(tmp_path), []
+    threads = [threading.Thread(target=lambda: found.append(sessions.of("x"))) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(session) for session in found}) == 1
+
+
+def test_what_users_type_is_no_markup() -> None:
+    assert "<script>" not in message("<script>alert(1)</script>")
+    assert "<script>" not in progress_bar(0.5, "<script>")
+
+
+# --- the pretrained network -----------------------------------------------------------------------
+
+
+def test_the_pretrained_network_helps_and_is_small(tmp_path: Path) -> None:
+    """Against the noise it was not told of: it must gain at least 4 dB on a held-out picture."""
+    import skimage
+    from PIL import Image
+
+    from nediff.app.example import CORNER, SIDE
+    from nediff.pretrained import FOLDER
+
+    assert sum(p.stat().st_size for p in FOLDER.iterdir()) < 2_000_000
+    model = open_model(None)
+    top, left = CORNER
+    picture = Image.open(Path(skimage.__file__).parent / "data" / "chelsea.png").convert("RGB")
+    clean = np.moveaxis(np.asarray(picture, np.float64), -1, 0)
+    clean = clean[:, top : top + SIDE, left : left + SIDE]
+    opened = open_image(write_example(tmp_path, grey=False))
+    found = estimated_sigma(opened)
+    assert found is not None
+    result = finish(start(model, opened, Settings(found.value, 0), Desk()))
+    before = np.mean((opened.values - clean) ** 2)
+    after = np.mean((result.restored - clean) ** 2)
+    assert 10 * np.log10(before / after) > 4
+
+
+def test_colours_are_denoised_as_an_orthonormal_turn_of_grey_ones() -> None:
+    """White noise stays white, equal channels become the grey image with a third of the variance,
+    and a number of channels that are no colours are denoised one by one."""
+    from nediff.networks.denoiser import ChannelwiseDenoiser
+
+    grey = small_restorer().denoiser
+    three = ChannelwiseDenoiser(grey, 3)
+    torch.testing.assert_close(three.turn @ three.turn.T, torch.eye(3))
+    y, sigma = torch.rand(2, 1, 32, 32), torch.tensor([0.1, 0.05])
+    with torch.no_grad():
+        equal = three(y.expand(-1, 3, -1, -1), sigma)
+        # the two differences are zero, and what the grey network makes of zeros is turned back
+        nothing = grey.denoise_centred(torch.zeros(2, 1, 32, 32), sigma)
+        one = grey(y, sigma / 3**0.5)
+        rest = three.turn[1:].sum(0)[None, :, None, None] * nothing
+        torch.testing.assert_close(equal, one + rest, rtol=1e-4, atol=1e-5)
+        several = torch.rand(2, 4, 32, 32)
+        apart = torch.cat([grey(several[:, k : k + 1], sigma) for k in range(4)], dim=1)
+        torch.testing.assert_close(
+            ChannelwiseDenoiser(grey, 4)(several, sigma), apart, rtol=1e-4, atol=1e-5
+        )
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    place = tmp_path / "images"
+    place.mkdir()
+    rows, columns = np.mgrid[:96, :96]
+    for k in range(4):
+        clean = 120 + 60 * np.sin(rows / (7 + k)) * np.sin(columns / 11)
+        noisy = clean + 20 * rng.standard_normal(clean.shape)
+        tifffile.imwrite(place / f"{k}.tif", np.clip(noisy, 0, 255).astype(np.uint8))
+    return place
+
+
+def test_a_look_tells_train_of_the_noise(folder: Path) -> None:
+    found = look(str(folder))
+    assert isinstance(found, Look)
+    assert found.options[0] in ("--sigma", "--gain")
+    assert "--out" not in found.options
+    with pytest.raises(NediffError, match="does not exist"):
+        look(str(folder / "nowhere"))
+    with pytest.raises(NediffError, match="first"):
+        look("  ")
+
+
+def wait_for(trainings: Trainings, out: str, ready: object, patience: float = 600.0) -> None:
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        state = trainings.state(out)
+        if state is not None and ready(state):  # type: ignore[operator]
+            return
+        time.sleep(0.2)
+    raise AssertionError("it takes too long")
+
+
+def test_a_training_is_started_stopped_and_resumed(folder: Path, tmp_path: Path) -> None:
+    trainings, out = Trainings(), str(tmp_path / "run")
+    assert trainings.state(out) is None
+    assert not trainings.stop(out)
+    trainings.start(str(folder), out, 30, ["--sigma", "20", "--units", "data", "--size", "tiny"])
+    with pytest.raises(NediffError, match="already"):
+        trainings.start(str(folder), out, 30, ["--sigma", "20", "--units", "data"])
+    wait_for(trainings, out, lambda s: s.steps > 0)  # config.yaml is there: training has begun
+    assert trainings.stop(out)
+    wait_for(trainings, out, lambda s: not s.running)
+    state = trainings.state(out)
+    assert state is not None
+    assert not state.finished
+    assert load_config(tmp_path / "run").training.steps > 0  # at any moment: can be gone on with
+    trainings.resume(str(folder), out)
+    trainings.close()
+    state = trainings.state(out)
+    assert state is not None
+    assert not state.running
+
+
+def test_a_training_that_cannot_be_says_why(tmp_path: Path) -> None:
+    trainings, out = Trainings(), str(tmp_path / "run")
+    trainings.start(str(tmp_path / "nowhere"), out, 1, ["--sigma", "0.1"])
+    wait_for(trainings, out, lambda s: not s.running)
+    state = trainings.state(out)
+    assert state is not None
+    assert "does not exist" in state.words
+    with pytest.raises(NediffError):
+        trainings.resume(str(tmp_path), out)
+    with pytest.raises(NediffError, match="minutes"):
+        trainings.start(str(tmp_path), out, -1, [])
+
+
+def test_the_page_is_for_this_computer_unless_told() -> None:
+    from nediff.app.serve import is_local
+
+    assert is_local("127.0.0.1")
+    assert is_local("localhost")
+    assert is_local("::1")
+    assert not is_local("0.0.0.0")
+    assert not is_local("192.168.1.4")
+
+
+def test_without_gradio_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    from nediff.cli.app import run_app
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(NediffError, match=r"nediff\[app\]"):
+        run_app(None, "127.0.0.1", None, False)
+
+
+# --- other instruments ----------------------------------------------------------------------------
+
+
+def instruments() -> dict[str, tuple[Problem, np.ndarray]]:
+    """Problems, and a measurement (C, H, W) of each."""
+    import torch as t
+
+    from nediff.problem import cartesian_mask, random_mask
+
+    rng = np.random.default_rng(0)
+    kernel = t.ones(3, 3) / 9
+    k_space = rng.standard_normal((2, 32, 32)) * cartesian_mask((32, 32), 4, 0).numpy()
+    return {
+        "inpainting": (
+            Problem.inpainting(random_mask(0.7, (48, 48), 0), 0.1, 1),
+            rng.random((1, 48, 48)),
+        ),
+        "blur": (Problem.blur(kernel, 0.1, 1), rng.random((1, 48, 40))),
+        "mri": (Problem.mri(cartesian_mask((32, 32), 4, 0), 0.1), k_space),
+    }
+
+
+@pytest.mark.parametrize("name", ["inpainting", "blur", "mri"])
+def test_runs_of_other_instruments_can_be_used(name: str, tmp_path: Path) -> None:
+    from nediff.networks import build_denoiser
+
+    problem, y = instruments()[name]
+    values = np.asarray(y, np.float32)
+    data = open_measurements(np.stack([values] * 4), axes="NCHW", range=(0, 1))
+    config = plan_run(data, problem, Plan(steps=1, size="tiny", crop=16), "made")
+    model = Model("made", Restorer(problem, build_denoiser(config.network), config))
+    tifffile.imwrite(tmp_path / "y.tif", values, metadata={"axes": "CYX"})
+    session = Sessions(tmp_path).of("a")
+    new = arrive(session, model, tmp_path / "y.tif")
+    assert new.sigma == 0.1
+    *_, last = restore(session, model, Desk(), Settings(0.1, 2, steps=2))
+    assert last.viewer is not None
+    assert (last.viewer["height"], last.viewer["width"]) == values.shape[-2:]
+    words, _ = ask(session, Region(5, 5, 3, 3))
+    assert "give or take" in words

@@ -1,0 +1,234 @@
+"""Manners of the command line: JSON for programs, quiet, info, compare, and what was meant."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nediff.errors import did_you_mean, did_you_mean_path
+from nediff.keeping import CHECKSUM
+from nediff.runs import load_config
+from nediff.training.metrics import read_metrics
+from tests.command import SIGMA, TINY, float_folder, nediff, smooth, succeeded
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`data`, and two runs on it, of two and of three steps."""
+    folder = tmp_path_factory.mktemp("manners")
+    float_folder(folder / "data")
+    for name, steps in (("first", 2), ("second", 3)):
+        succeeded(
+            *("train", folder / "data", "--sigma", SIGMA, "--out", folder / name),
+            *("--steps", steps, "--json", folder / f"{name}.json", *TINY),
+        )
+    return folder
+
+
+def read(text: str) -> Any:
+    """Strict JSON: NaN and Infinity are none."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+def test_the_summary_of_a_training_is_what_info_says(world: Path) -> None:
+    after = read((world / "first.json").read_text())
+    assert read(succeeded("info", world / "first", "--json").out) == after
+    config, rows = load_config(world / "first"), read_metrics(world / "first")
+    assert after["finished"] is True
+    assert after["steps_done"] == config.training.steps == 2
+    assert after["estimated_psnr"] == max(float(row["estimated_psnr"]) for row in rows)
+    assert math.isclose(after["noisy_psnr"], 20.0, abs_tol=1e-9)  # −10 log₁₀ 0.1²
+    assert after["images"] == 3
+    assert after["clean"] is False
+
+
+def test_an_unfinished_run_is_called_so(world: Path, tmp_path: Path) -> None:
+    from nediff.runs import save_config
+
+    config = load_config(world / "first")
+    more = config.training.model_copy(update={"steps": 9})
+    save_config(tmp_path / "run", config.model_copy(update={"training": more}))
+    outcome = succeeded("info", tmp_path / "run")
+    assert "not finished" in outcome.out
+    assert "no weights" in outcome.out
+    assert read(succeeded("info", tmp_path / "run", "--json").out)["finished"] is False
+
+
+def test_json_takes_the_place_of_words(world: Path, tmp_path: Path) -> None:
+    for command in (
+        ("diagnose", world / "data"),
+        ("evaluate", world / "first", world / "data", "--samples", 2),
+        ("compare", world / "first", world / "second"),
+        ("restore", world / "first", world / "data", "--out", tmp_path / "a"),
+        ("reproduce", "theorem", "--plan", "--out", tmp_path / "b"),
+    ):
+        assert isinstance(read(succeeded(*command, "--json").out), dict), command
+        file = tmp_path / f"{command[0]}.json"
+        out = tmp_path / "c" if command[0] == "restore" else None
+        again = (*command[:-1], out) if out else command
+        words = succeeded(*again, "--json", file)
+        assert isinstance(read(file.read_text()), dict)
+        assert command[0] == "restore" or words.out.strip()
+        assert not words.out.startswith("{")
+
+
+def test_restore_says_which_files_it_wrote(world: Path, tmp_path: Path) -> None:
+    command = ("restore", world / "first", world / "data", "--out", tmp_path / "out")
+    done = read(succeeded(*command, "--samples", 2, "--steps", 3, "--json").out)
+    written = {p for p in (tmp_path / "out").rglob("*.tif")}
+    told = {Path(path) for file in done["files"] for path in file["outputs"].values()}
+    assert told == written
+    assert len(written) == 3 * 5  # restored, mean, sd and two samples of each
+    again = read(succeeded(*command, "--samples", 2, "--steps", 3, "--json").out)
+    assert again["files"] == []
+
+
+def test_calibrate_reports_what_it_stored(world: Path, tmp_path: Path) -> None:
+    import shutil
+
+    run = Path(shutil.copytree(world / "first", tmp_path / "run"))
+    said = read(succeeded("calibrate", run, float_folder(tmp_path / "four", 4), "--json").out)
+    stored = read((run / "calibration.json").read_text())
+    assert said["correction"] == {k: v for k, v in stored.items() if k != CHECKSUM}
+    assert {"before", "after"} <= said.keys()
+    assert read(succeeded("info", run, "--json").out)["calibrated"] is True
+
+
+def test_json_is_never_written_to_a_folder(world: Path, tmp_path: Path) -> None:
+    for command in (("info", world / "first"), ("compare", world / "first", world / "second")):
+        outcome = nediff(*command, "--json", tmp_path)
+        assert outcome.code == 2
+        assert "is a folder; give --json" in outcome.err
+
+
+# --- quiet --------------------------------------------------------------------------------------
+
+
+def test_quiet_leaves_results_and_warnings(world: Path, tmp_path: Path) -> None:
+    train = ("train", world / "data", "--sigma", SIGMA, "--steps", 2, *TINY)
+    loud = succeeded(*train, "--out", tmp_path / "loud")
+    assert "training 'tiny'" in loud.err
+    quiet = succeeded(*train, "--out", tmp_path / "quiet", "--quiet")
+    assert quiet.err == ""
+    assert quiet.out == ""
+    info = succeeded("info", tmp_path / "quiet", "-q")
+    assert "recipe" in info.out
+    # and the next command of the same process is not silenced
+    restore = ("restore", tmp_path / "quiet", world / "data", "--out")
+    assert "restored into" in succeeded(*restore, tmp_path / "r").err
+
+
+def test_quiet_does_not_silence_a_warning(world: Path, tmp_path: Path) -> None:
+    import numpy as np
+    import tifffile
+
+    (tmp_path / "other").mkdir()
+    tifffile.imwrite(tmp_path / "other" / "a.tif", (1000 * smooth(0)).astype(np.float32))
+    command = ("restore", world / "first", tmp_path / "other", "--out", tmp_path / "r")
+    assert "Careful:" in succeeded(*command, "--quiet").err
+
+
+# --- compare ------------------------------------------------------------------------------------
+
+
+def test_compare_evaluates_on_the_same_measurements(world: Path, tmp_path: Path) -> None:
+    on = ("--images", world / "data", "--samples", 2, "--seed", 5)
+    found = read(succeeded("compare", world / "first", world / "second", *on, "--json").out)
+    for row in found["runs"]:
+        alone = ("evaluate", row["run"], world / "data", "--samples", 2, "--seed", 5)
+        assert row["evaluation"] == read(succeeded(*alone, "--json").out)
+    figures = [row["evaluation"]["blind"]["estimated_psnr"] for row in found["runs"]]
+    assert figures[0] != figures[1]
+    table = succeeded("compare", world / "first", world / "second", *on).out
+    assert "PSNR without truth" in table
+
+
+def test_compare_refuses_what_cannot_be_compared(world: Path, tmp_path: Path) -> None:
+    from nediff.restorer import Restorer
+
+    other = Restorer.load(world / "second")
+    data = other.config.data
+    for update, words in (({"sigma": 0.05}, "noise levels"), ({"high": 2.0}, "intensity ranges")):
+        changed = other.config.model_copy(update={"data": data.model_copy(update=update)})
+        other.config, folder = changed, tmp_path / words.replace(" ", "-")
+        other.save(folder)
+        runs = ("compare", world / "first", folder)
+        outcome = nediff(*runs, "--images", world / "data")
+        assert outcome.code == 2
+        assert words in outcome.err
+        succeeded(*runs)  # without images there is nothing to mislead
+    assert "two different runs" in nediff("compare", world / "first", world / "first").err
+    needless = nediff("compare", world / "first", world / "second", "--sigma", SIGMA)
+    assert "about --images" in needless.err
+
+
+# --- what was meant -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (("trian", "x"), "Did you mean train?"),
+        (("train", "x", "--sgima", "1"), "Did you mean --sigma?"),
+        (("--vesion",), "Did you mean --version?"),
+        (("train", "x", "--out", "y", "--operator", "inpaintin"), "Did you mean inpainting?"),
+        (("restore", "x", "y", "--out", "z", "--solver", "huen"), "Did you mean heun?"),
+        (
+            ("train", "x", "--out", "y", "--sigma", "0.1", "--recipe", "papr"),
+            "Did you mean paper?",
+        ),
+        (("reproduce", "tabel1"), "Did you mean table1?"),
+        (("restore", "a"), "Missing option '--out'. See nediff restore --help."),
+    ],
+)
+def test_the_first_mistake_is_answered(typed: tuple[str, ...], meant: str) -> None:
+    outcome = nediff(*typed)
+    assert outcome.code == 2
+    assert outcome.err.startswith("nediff: ")
+    assert outcome.err.rstrip().endswith(meant)
+    assert len(outcome.err.splitlines()) == 1
+
+
+def test_a_path_that_is_nearly_there(world: Path, tmp_path: Path) -> None:
+    for command in (("diagnose", world / "dta"), ("info", world / "frist")):
+        meant = {"dta": "data", "frist": "first"}[command[1].name]
+        assert nediff(*command).err.rstrip().endswith(f"Did you mean {world / meant}?")
+    assert f"Did you mean {world / 'first'} or {world / 'second'}?" in nediff("info", world).err
+
+
+def test_nothing_is_suggested_that_is_not_alike_or_not_there(tmp_path: Path) -> None:
+    assert did_you_mean("quartz", ["train", "restore"]) == ""
+    (tmp_path / "images").mkdir()
+    assert did_you_mean_path(tmp_path / "imagse") == f" Did you mean {tmp_path / 'images'}?"
+    assert did_you_mean_path(tmp_path / "imagse" / "a.tif") == ""  # no such file in images
+    assert did_you_mean_path(tmp_path / "quartz") == ""
+
+
+def test_without_a_command_there_is_help() -> None:
+    outcome = succeeded()
+    for command in ("train", "restore", "info", "compare"):
+        assert command in outcome.out
+
+
+def test_completion_in_the_shell() -> None:
+    """What bash asks for when TAB is pressed after `nediff re`."""
+    asked = {"_NEDIFF_COMPLETE": "complete_bash", "COMP_WORDS": "nediff re", "COMP_CWORD": "1"}
+    code = "import sys; sys.argv = ['nediff']; from nediff.cli.main import main; main()"
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True
+    )
+    assert outcome.stdout.split() == ["restore", "reproduce"]

@@ -1,0 +1,73 @@
+"""`nediff restore --pretrained`: the network that comes along, for images in any range."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+
+from nediff.data import IntensityRange
+from nediff.pretrained import FOLDER, load_pretrained
+from tests.command import nediff
+
+
+def picture(sigma: float, seed: int = 0) -> np.ndarray:
+    """A smooth picture of 96 × 96 in 0 to 1, with noise."""
+    rng = np.random.default_rng(seed)
+    rows, columns = np.mgrid[:96, :96]
+    clean = 0.5 + 0.35 * np.sin(rows / 13) * np.cos(columns / 17)
+    noisy: np.ndarray = clean + sigma * rng.standard_normal(clean.shape)
+    return noisy
+
+
+def test_units_and_offset_of_the_data_do_not_matter() -> None:
+    """The same picture in other units is restored to the same in these units."""
+    y = picture(0.1)
+    results = []
+    for low, high in ((0.0, 1.0), (-300.0, 4000.0)):
+        r = IntensityRange(low, high)
+        restorer = load_pretrained(1, r)
+        assert (restorer.range.low, restorer.range.high) == (low, high)
+        unit = restorer.range.to_unit(r.from_unit(y))
+        results.append(restorer.range.from_unit(restorer.restore(unit, 0.1)))
+    first, second = results
+    np.testing.assert_allclose(second, first * 4300 - 300, atol=1e-3 * 4300)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.1, 0.2])
+def test_it_gains_at_every_level_up_to_its_own(sigma: float) -> None:
+    """A picture this smooth is easy: less than half of the noise must be left."""
+    restored = load_pretrained(1).restore(picture(sigma).astype(np.float32), sigma)
+    assert np.sqrt(np.mean((restored - picture(0)) ** 2)) < 0.5 * sigma
+
+
+def test_the_command_restores_and_samples_without_a_run(tmp_path: Path) -> None:
+    counts = np.clip(1000 + 3000 * picture(0.08), 0, 65535).astype(np.uint16)
+    tifffile.imwrite(tmp_path / "counts.tif", counts)
+    out = tmp_path / "out"
+    told = nediff("restore", "--pretrained", tmp_path / "counts.tif", "--out", out, "--samples", 2)
+    assert told.code == 0, told.err
+    assert "noise estimated" in told.err
+    restored = tifffile.imread(out / "restored" / "counts.tif")
+    assert restored.dtype == np.uint16
+    clean = 1000 + 3000 * picture(0)
+    assert np.sqrt(np.mean((restored - clean) ** 2)) < 0.5 * 240
+    assert (out / "sd" / "counts.tif").is_file()
+
+
+def test_arguments_that_do_not_fit_are_explained(tmp_path: Path) -> None:
+    for arguments, words in (
+        (("restore", "--pretrained", "runs/x", "images", "--out", tmp_path), "no run"),
+        (("restore", "images", "--out", tmp_path), "--pretrained images"),
+    ):
+        told = nediff(*arguments)
+        assert told.code == 2
+        assert words in told.err
+
+
+def test_the_card_says_what_it_is_not_good_for() -> None:
+    card = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert "Not good for" in card
+    assert "BSD68" in card

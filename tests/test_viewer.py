@@ -1,0 +1,98 @@
+"""The napari plugin, without a window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+
+from nediff.errors import NediffError
+from nediff.restorer import Restorer
+from nediff.viewer import restored_layers
+from tests.command import SIGMA, TINY, float_folder, noisy, succeeded
+
+MANIFEST = Path(__file__).parents[1] / "nediff" / "napari.yaml"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`grey` and `colour`."""
+    folder = tmp_path_factory.mktemp("viewer")
+    float_folder(folder / "a")
+    (folder / "b").mkdir()
+    for k in range(3):
+        colours = np.stack([noisy(k), noisy(k + 3), noisy(k + 6)], axis=-1)
+        tifffile.imwrite(folder / "b" / f"{k}.tif", colours.astype(np.float32), photometric="rgb")
+    for name, data in (("grey", "a"), ("colour", "b")):
+        command = ("train", folder / data, "--sigma", SIGMA, "--steps", 2, "--out", folder / name)
+        succeeded(*command, *TINY)
+    return folder
+
+
+def test_a_layer_becomes_three(runs: Path) -> None:
+    y = noisy(5).astype(np.float32)
+    restored, samples, sd = restored_layers(y, False, "cells", runs / "grey", 4, seed=3)
+    restorer = Restorer.load(runs / "grey")
+    r, unit = restorer.range, restorer.range.to_unit(y.astype(np.float64))
+    assert np.allclose(restored[0], r.from_unit(restorer.restore(unit)), atol=1e-5)
+    drawn = r.from_unit(restorer.sample(unit, 4, 3))
+    assert np.allclose(samples[0], drawn, atol=1e-5)
+    assert np.allclose(sd[0], drawn.std(0, ddof=1), atol=1e-5)
+    assert [layer[1]["name"] for layer in (restored, samples, sd)] == [
+        "cells restored",
+        "cells samples",
+        "cells sd",
+    ]
+    assert len(restored_layers(y, False, "cells", runs / "grey", 0)) == 1
+
+
+@pytest.mark.parametrize("shape", [(40, 44), (2, 40, 44), (2, 3, 40, 44)])
+def test_stacks_keep_their_axes(runs: Path, shape: tuple[int, ...]) -> None:
+    data = np.broadcast_to(noisy(1), shape)
+    restored, samples, sd = restored_layers(data, False, "s", runs / "grey", 2)
+    assert restored[0].shape == sd[0].shape == shape
+    assert samples[0].shape == (2, *shape)
+
+
+def test_colour_layers(runs: Path) -> None:
+    data = np.stack([noisy(k) for k in range(3)], axis=-1)
+    as_rgb = restored_layers(data, True, "c", runs / "colour", 2)
+    as_planes = restored_layers(np.moveaxis(data, -1, 0), False, "c", runs / "colour", 2)
+    assert as_rgb[0][0].shape == data.shape
+    assert as_rgb[1][0].shape == (2, *data.shape)
+    assert np.array_equal(np.moveaxis(as_rgb[0][0], -1, 0), as_planes[0][0])
+    with pytest.raises(NediffError, match="channel"):
+        restored_layers(data, True, "c", runs / "grey", 0)
+
+
+def test_the_manifest_is_valid() -> None:
+    npe2 = pytest.importorskip("npe2", reason="checking the manifest needs npe2 (the dev extra)")
+    manifest = npe2.PluginManifest.from_file(MANIFEST)
+    manifest.validate_imports()
+    assert [w.display_name for w in manifest.contributions.widgets] == ["Restore with nediff"]
+
+
+def test_napari_takes_the_layers(runs: Path) -> None:
+    layers = pytest.importorskip(
+        "napari.layers", reason="needs napari (pip install nediff[napari])"
+    )
+    data = np.stack([noisy(k) for k in range(3)], axis=-1)
+    for made in (
+        *restored_layers(noisy(1), False, "g", runs / "grey", 2),
+        *restored_layers(data, True, "c", runs / "colour", 2),
+    ):
+        layer = layers.Layer.create(*made)
+        assert isinstance(layer, layers.Image)
+        assert layer.rgb == made[1]["rgb"]
+    from magicgui.signature import magic_signature
+
+    from nediff.viewer import restore_with_nediff
+
+    assert list(magic_signature(restore_with_nediff).parameters) == [
+        "image",
+        "run",
+        "samples",
+        "seed",
+    ]
