@@ -1,0 +1,1 @@
+"""What breaks: kills, damaged files, full disks, hostile files. `python -m benchmarks.faults`."""

@@ -1,0 +1,1 @@
+"""How fast, against whom, and how near the limit of this machine."""

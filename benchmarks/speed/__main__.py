@@ -1,0 +1,67 @@
+"""How fast: training, time to quality, sampling, restoring, growth.
+
+    NEDIFF_DATA=FOLDER python -m benchmarks.speed [steps quality sampling restoring growth]
+    python -m benchmarks.speed --page
+
+Writes docs/results/speed/*.json and docs/benchmarks.md. What is there is not measured again; remove
+it to do so. All of it takes about two hours of one otherwise quiet core. `make bench` installs the
+peers first: BM3D here, CAREamics into an environment of its own (`.bench`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed import page
+from nediff.experiments.pieces import provenance, rounded, write_text
+
+
+def _part(name: str, data: Path) -> dict[str, Any]:
+    """The measurement; its modules are imported here, so that each part needs only its own."""
+    from benchmarks.speed import growth, quality, restoring, sampling, steps
+
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "steps": lambda: steps.run(data),
+        "quality": lambda: quality.run(data),
+        "sampling": lambda: sampling.run(data, quality.MODEL),
+        "restoring": restoring.run,
+        "growth": growth.run,
+    }
+    return parts[name]()
+
+
+def run(name: str, data: Path) -> None:
+    """One part, unless it is there."""
+    from benchmarks.speed.timing import machine
+
+    path = page.OUT / f"{name}.json"
+    if path.is_file():
+        return
+    result = _part(name, data)
+    record = {"part": name, "machine": machine(), "made_by": provenance(), "result": result}
+    write_text(path, json.dumps(rounded(record), indent=1) + "\n")
+    page.write()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*page.PARTS, []], default=list(page.PARTS))
+    parser.add_argument("--data", type=Path, default=os.environ.get("NEDIFF_DATA"))
+    parser.add_argument("--page", action="store_true", help="only write the page")
+    arguments = parser.parse_args()
+    if arguments.page:
+        return page.write()
+    if arguments.data is None:
+        parser.error("give the data folder with --data or NEDIFF_DATA")
+    for name in arguments.parts:
+        run(name, arguments.data)
+    return None
+
+
+if __name__ == "__main__":
+    main()

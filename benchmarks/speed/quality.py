@@ -1,0 +1,163 @@
+"""2. Time to quality: PSNR at σ_n on `bsd68_gray` after so many minutes of one core.
+
+Ours (the default recipe, which serves every level below σ_n as well, and SURE alone), deepinv's
+SURE loss through its Trainer with the same network, and Noise2Void by CAREamics with its own. Each
+minute count is a run of its own, with its learning rate going to zero at its end. BM3D, told σ_n,
+is the line to beat. Minutes are of processor time, judging left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.denoising import SIGMA, central_squares, open_training
+from benchmarks.speed import peers
+from benchmarks.speed.steps import BATCH, CROP, deepinv_trainer, our_trainer
+from nediff.evaluation.metrics import psnr
+from nediff.networks import build_denoiser
+from nediff.training.pace import Pace
+
+MINUTES = (1.0, 2.0, 4.0, 8.0)
+SIDE, EVERY = 256, 6
+MODEL = Path("runs/speed/default")
+DEEPINV_RATE = 1e-3
+"""Of Adam, which is that of our own Adam runs."""
+Images = NDArray[np.float32]
+
+
+def by_us(recipe: str, data: Path, minutes: float, noisy: Images) -> Images:
+    """A run of so many minutes, and its one-step estimates."""
+    from nediff.training.fitting import run_training
+
+    trial = our_trainer(data, recipe, "small")
+    pace = Pace(trial, time.process_time)
+    for _ in range(4):
+        pace.measure()
+    steps = int(60 * minutes / pace.seconds_per_step())
+    training = trial.config.training.model_copy(update={"steps": steps})
+    config = trial.config.model_copy(update={"training": training})
+    restorer, _ = run_training(config, open_training(data), None)
+    if recipe == "default":
+        restorer.save(MODEL)  # the longest comes last; the sampling part uses it
+    return np.stack([restorer.restore(y) for y in noisy])
+
+
+class Crops(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+    """So many random crops of the noisy training images, turned at random; no truth."""
+
+    def __init__(self, data: Path, count: int) -> None:
+        self.noisy, self.count = open_training(data), count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        rng = np.random.default_rng(index)
+        i = int(rng.integers(len(self.noisy)))
+        height, width = self.noisy.size(i)
+        top, left = rng.integers(height - CROP + 1), rng.integers(width - CROP + 1)
+        y = self.noisy.image(i)[:, top : top + CROP, left : left + CROP]
+        y = np.rot90(y, rng.integers(4), (1, 2))
+        return torch.zeros(1, CROP, CROP), torch.from_numpy(np.ascontiguousarray(y))
+
+
+def by_deepinv(data: Path, minutes: float, noisy: Images) -> Images:
+    """deepinv's Trainer: one epoch of as many crops as it gets through in the time."""
+    network = our_trainer(data, "sure", "small").config.network
+
+    def epoch(count: int, scheduled: bool) -> tuple[Any, float]:
+        denoiser = build_denoiser(network)
+        trainer = deepinv_trainer(denoiser, Crops(data, count), DEEPINV_RATE, epochs=1)
+        if scheduled:
+            steps = count // BATCH
+            cosine = torch.optim.lr_scheduler.CosineAnnealingLR(trainer.optimizer, steps)
+            after = trainer.optimizer.register_step_post_hook(lambda *_: cosine.step())
+        started = time.process_time()
+        trainer.train()
+        if scheduled:
+            after.remove()
+        return denoiser, time.process_time() - started
+
+    _, warm = epoch(10 * BATCH, False)
+    _, seconds = epoch(30 * BATCH, False)
+    steps = int(60 * minutes / ((seconds - warm) / 20))
+    denoiser, _ = epoch(steps * BATCH, True)
+    with torch.no_grad():
+        sigma = torch.full((1,), SIGMA)
+        return np.stack([denoiser(torch.from_numpy(y[None]), sigma)[0].numpy() for y in noisy])
+
+
+def by_noise2void(data: Path, minutes: float, noisy: Images) -> Images:
+    """CAREamics, in an environment of its own."""
+    measured = open_training(data)
+    side = min(min(measured.size(i)) for i in range(len(measured)))
+    train = np.stack([measured.image(i)[0, :side, :side] for i in range(len(measured))])
+    return peers.noise2void(train, noisy[:, 0], minutes)[:, None]
+
+
+def by_bm3d(noisy: Images) -> Images:
+    """BM3D with the true σ."""
+    import bm3d
+
+    return np.stack([bm3d.bm3d(y[0].astype(np.float64), SIGMA)[None] for y in noisy])
+
+
+METHODS: dict[str, Callable[[Path, float, Images], Images]] = {
+    "ours, the default": lambda data, m, y: by_us("default", data, m, y),
+    "ours, SURE": lambda data, m, y: by_us("sure", data, m, y),
+    "deepinv, SURE": by_deepinv,
+    "Noise2Void (CAREamics)": by_noise2void,
+}
+
+
+def minutes_to(target: float, curve: dict[float, float]) -> float | None:
+    """Where the PSNR, linear in log time between the runs, reaches a target; None if it does not.
+
+    >>> minutes_to(28.5, {1.0: 28.0, 4.0: 29.0})
+    2.0
+    """
+    times = sorted(curve)
+    if curve[times[0]] >= target:
+        return times[0]
+    for before, after in pairwise(times):
+        if curve[before] < target <= curve[after]:
+            share = (target - curve[before]) / (curve[after] - curve[before])
+            return float(before * (after / before) ** share)
+    return None
+
+
+def run(data: Path, minutes: tuple[float, ...] = MINUTES) -> dict[str, Any]:
+    """Every method for every count of minutes; the target is deepinv's best."""
+    torch.set_num_threads(1)
+    clean, measured = central_squares(data, SIDE, EVERY)
+    truth = np.stack([clean.image(i) for i in range(len(clean))])
+    noisy = np.stack([measured.image(i) for i in range(len(measured))])
+
+    def judged(images: Images) -> float:
+        return float(np.mean([psnr(a, b) for a, b in zip(images, truth, strict=True)]))
+
+    curves: dict[str, dict[float, float]] = {}
+    for name, method in METHODS.items():
+        curves[name] = {}
+        for m in minutes:
+            curves[name][m] = judged(method(data, m, noisy))
+            print(name, m, round(curves[name][m], 3), flush=True)
+    target = max(curves["deepinv, SURE"].values())
+    reached = {name: minutes_to(target, curve) for name, curve in curves.items()}
+    return {
+        "images": len(noisy),
+        "noisy": judged(noisy),
+        "bm3d": judged(by_bm3d(noisy)),
+        "curves": {name: list(curve.items()) for name, curve in curves.items()},
+        "target": target,
+        "minutes_to_target": reached,
+    }
