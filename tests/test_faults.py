@@ -241,6 +241,24 @@ def test_killed_between_two_outputs_of_a_file(
     assert not (tmp_path / "out/.nediff-unfinished").exists()
 
 
+@pytest.mark.parametrize("moment", ["shutil.rmtree", "nediff.cli.ledger.Ledger.tidy"])
+def test_killed_when_all_was_done(
+    stopped: tuple[Path, Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The last file is written down as done, but what tells that it was begun is still there."""
+    place, data, _ = stopped
+    out, image = tmp_path / "out", sorted(data.iterdir())[0]
+    command = ("restore", place, image, "--out", out, "--sigma", SIGMA)
+    with monkeypatch.context() as patched:
+        if (child := os.fork()) == 0:
+            patched.setattr(moment, lambda *_, **__: os._exit(9))
+            nediff(*command)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert (out / ".nediff-unfinished").exists()
+    succeeded(*command)
+    assert not sessions.leftovers(out)
+
+
 def test_warnings_are_said_in_words(stopped: tuple[Path, Path, Any], tmp_path: Path) -> None:
     place, _, _ = stopped
     run = Path(shutil.copytree(place, tmp_path / "run"))

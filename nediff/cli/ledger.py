@@ -72,6 +72,14 @@ class Ledger:
             shutil.rmtree(self.work(file), ignore_errors=True)
 
     def tidy(self) -> None:
-        """Remove the folder of what is unfinished, if nothing is."""
+        """Remove what finished files left behind, and the folder of what is unfinished, if empty.
+
+        A command killed between writing down that a file is done and forgetting that it was begun
+        leaves such a thing.
+        """
+        unfinished = self.out / UNFINISHED
         with suppress(OSError):  # there is something in it, or there is none
-            (self.out / UNFINISHED).rmdir()
+            for work in unfinished.iterdir():
+                if work.name in self._lines:
+                    shutil.rmtree(work, ignore_errors=True)
+            unfinished.rmdir()

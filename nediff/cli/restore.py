@@ -100,6 +100,8 @@ def _run_restore(request: RestoreRequest, processes: Processes) -> None:
             f"All of these files were restored into {request.out} before, by the same command; "
             "--overwrite does it again"
         )
+        if processes.main:
+            ledger.tidy()
         write_json(_summary(restorer, request, []), request.json_file)
         return
     sigmas = _levels(restorer, request, files)
