@@ -38,7 +38,7 @@ class Watch:
         if not self.points or minutes - self.points[-1][0] > 1 / 60:
             self.points.append((round(minutes, 3), round(resident(), 1), what))
 
-    def on_step(self, step: int, steps: int, loss: float) -> None:
+    def on_step(self, step: int, steps: int) -> None:
         self.note("training")
 
     def on_validation(self, step: int, estimated_psnr: float, best: bool) -> None:

@@ -13,6 +13,7 @@ LossName = Literal["supervised", "sure", "ne_sure", "ne_r2r", "cd", "ambient"]
 DivergenceName = Literal["monte_carlo", "jvp", "exact"]
 SizeName = Literal["tiny", "small", "base", "paper"]
 OptimizerName = Literal["muon", "adam"]
+PrecisionName = Literal["fp32", "bf16"]
 KindName = Literal["edm", "standardised", "homogeneous", "unrolled"]
 GroupName = Literal["shifts", "turns", "shifts_and_turns", "any_angle"]
 OperatorName = Literal[
@@ -221,6 +222,10 @@ class TrainingConfig(_Strict):
     clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     seed: int = 0
     validate_every: int = Field(default=250, ge=1)
+    precision: PrecisionName = "fp32"
+    """Of the convolutions of a training step; weights, sums and all that is measured are fp32."""
+    compiled: bool = False
+    """Whether the network is compiled by torch.compile for the steps."""
 
 
 class RunConfig(_Strict):
@@ -232,3 +237,13 @@ class RunConfig(_Strict):
     network: NetworkConfig
     recipe: RecipeConfig
     training: TrainingConfig
+
+    @model_validator(mode="after")
+    def _precise_enough(self) -> RunConfig:
+        divergence = self.recipe.loss in ("sure", "ne_sure") and self.recipe.divergence
+        if self.training.precision == "bf16" and divergence == "monte_carlo":
+            raise ValueError(
+                f"the loss {self.recipe.loss} takes the difference of two answers that are nearly "
+                "equal, which bf16 cannot tell apart; train with --precision fp32"
+            )
+        return self

@@ -259,6 +259,23 @@ def test_a_sample_depends_on_its_image_and_seed_alone(prior: GaussianPrior) -> N
     assert (together[0] - together[1]).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_samples_of_an_image_share_their_first_answer(prior: GaussianPrior, solver: str) -> None:
+    """And are what each would be by itself."""
+    problem, sigma = Problem.denoising(SIGMA), torch.full((2,), SIGMA, dtype=torch.float64)
+    y, settings, rows = prior.sample(2, seed=8), SamplerSettings(solver, 6), 0
+
+    def counted(z: Tensor, level: Tensor) -> Tensor:
+        nonlocal rows
+        rows += len(z)
+        return prior.denoise(z, level)
+
+    several = sample_posterior(counted, y, sigma, problem, 4, [5, 6], settings)
+    assert rows == 2 + 2 * 4 * (network_calls(solver, 6) - 1)
+    alone = sample_posterior(prior.denoise, y, sigma, problem, 1, [5, 6], settings)
+    torch.testing.assert_close(several[:1], alone, rtol=0, atol=1e-12)
+
+
 def test_progress_counts_up_to_the_total(prior: GaussianPrior) -> None:
     seen: list[tuple[int, int]] = []
     y, sigma = prior.sample(2, seed=8), torch.full((2,), SIGMA, dtype=torch.float64)

@@ -29,6 +29,7 @@ from nediff.cli.options import (
     OffsetOption,
     OperatorOption,
     PatternOption,
+    Precision,
     QuietOption,
     RangeOption,
     ReadNoiseOption,
@@ -133,6 +134,14 @@ def train(
             help="Crops taken at once, where memory is short; the result does not depend on it.",
         ),
     ] = None,
+    precision: Annotated[
+        Precision,
+        typer.Option(help="Of the convolutions of a training step; bf16 is for GPUs."),
+    ] = Precision.fp32,
+    compiled: Annotated[
+        bool,
+        typer.Option("--compile", help="Compile the network first: for long runs on GPUs."),
+    ] = False,
     seed: SeedOption = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     simulate: Annotated[
@@ -182,6 +191,8 @@ def train(
         batch,
         seed=seed,
         micro_batch=micro_batch,
+        precision=precision.value,
+        compiled=compiled,
     )
     options = OperatorOptions(
         _value(operator),

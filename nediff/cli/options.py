@@ -35,6 +35,13 @@ class Size(str, Enum):
     paper = "paper"
 
 
+class Precision(str, Enum):
+    """What a training step computes its convolutions in."""
+
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
 class Kind(str, Enum):
     """Network kinds; standardised and homogeneous are exactly equivariant, for ablations."""
 

@@ -95,8 +95,8 @@ class _Steps:
         key = next(reversed(self.overview.running))
         return self.bars.setdefault(key, self.overview.bar_of(key))
 
-    def on_step(self, step: int, steps: int, loss: float) -> None:
-        self._bar().on_step(step, steps, loss)
+    def on_step(self, step: int, steps: int) -> None:
+        self._bar().on_step(step, steps)
 
     def on_validation(self, step: int, estimated_psnr: float, best: bool) -> None:
         if console.is_terminal:

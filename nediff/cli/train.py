@@ -108,7 +108,7 @@ class TrainingBar:
         self.started, self.first = time.monotonic(), -1
         self.psnr = ""
 
-    def on_step(self, step: int, steps: int, loss: float) -> None:
+    def on_step(self, step: int, steps: int) -> None:
         """Move the bar."""
         if self.first < 0:
             self.first = step - 1

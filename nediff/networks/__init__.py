@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from nediff.config import NetworkConfig
+from nediff.networks.ddpmpp import DDPMpp
 from nediff.networks.denoiser import (
     Denoiser,
     EDMDenoiser,
@@ -19,7 +20,15 @@ from nediff.networks.measured import FilledDenoiser, UnrolledDenoiser
 from nediff.networks.spread import SpreadNetwork
 from nediff.networks.unet import UNet
 
-__all__ = ["SIZES", "Denoiser", "UNetSize", "build_denoiser", "build_spread", "count_parameters"]
+__all__ = [
+    "SIZES",
+    "Denoiser",
+    "UNetSize",
+    "build_denoiser",
+    "build_spread",
+    "compile_networks",
+    "count_parameters",
+]
 
 
 class UNetSize(NamedTuple):
@@ -59,8 +68,6 @@ def _build(config: NetworkConfig) -> Denoiser:
     if config.kind == "unrolled":
         return _unrolled(config)
     if config.size == "paper":
-        from nediff.networks.ddpmpp import DDPMpp
-
         network: DDPMpp | UNet = DDPMpp(config.channels, config.resolution, config.guides)
     else:
         network = UNet(config.channels, *SIZES[config.size], guides=config.guides)
@@ -91,6 +98,20 @@ def build_spread(config: NetworkConfig, seed: int = 0) -> SpreadNetwork:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return SpreadNetwork(config.channels, config.guides, config.sigma_data, config.fill_error)
+
+
+def compile_networks(denoiser: Denoiser, backend: str = "inductor") -> None:
+    """Let torch.compile make kernels of the networks inside, when they are first called.
+
+    The names of the weights stay. Sizes and numbers of crops differ from pass to pass, so the
+    kernels are for any. Where compiling fails, the network runs as it is, and PyTorch says so.
+    """
+    import torch._dynamo
+
+    torch._dynamo.config.suppress_errors = True
+    for module in denoiser.modules():
+        if isinstance(module, (UNet, HomogeneousUNet, DDPMpp)):
+            module.compile(backend=backend, dynamic=True)
 
 
 def count_parameters(denoiser: Denoiser) -> int:

@@ -27,8 +27,8 @@ class PixelNorm(nn.Module):
         self.gain = nn.Parameter(torch.ones(channels, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        rms = torch.rsqrt(x.square().mean(dim=1, keepdim=True) + 1e-6)
-        return x * rms * self.gain
+        power = torch.linalg.vecdot(x, x, dim=1)[:, None] / x.shape[1]
+        return x * torch.rsqrt(power + 1e-6) * self.gain
 
 
 class NoiseEmbedding(nn.Module):
@@ -66,7 +66,7 @@ class ResidualBlock(nn.Module):
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         scale, shift = self.modulate(embedding)[:, :, None, None].chunk(2, dim=1)
         h = self.conv1(F.silu(self.norm(x)))
-        h = F.silu(torch.addcmul(h + shift, h, scale))
+        h = F.silu(torch.addcmul(shift, h, 1 + scale))
         out: Tensor = x + self.conv2(h)
         return out
 

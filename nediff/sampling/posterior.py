@@ -66,8 +66,12 @@ def sample_posterior(
     tolerance: the batch only decides what is computed together. The sampler's state is kept
     in float64, the network runs in the type of y. ``pixels_at_once`` bounds what is computed
     together: on a CPU, larger batches fall out of its caches and run at half the speed.
+
+    All samples of an image start at z = y, so the first of the network's answers is theirs
+    together and is asked for once.
     """
     settings = settings or SamplerSettings()
+    first = _first_answers(denoiser, y, sigma, problem, pixels_at_once) if n > 1 else None
     jobs = [(k, i) for k in range(n) for i in range(len(y))]
     at_once = max(1, pixels_at_once // max(1, y[0, 0].numel()))
     out: list[Tensor] = []
@@ -82,11 +86,32 @@ def sample_posterior(
                 progress(done * settings.steps + size * step, total)
 
         out.append(
-            _sample_chunk(denoiser, y[images], sigma[images], problem, keys, settings, report)
+            _sample_chunk(
+                denoiser,
+                y[images],
+                sigma[images],
+                problem,
+                keys,
+                settings,
+                report,
+                None if first is None else first[images],
+            )
         )
         report(settings.steps)
     shape = problem.A_adjoint(y[:1]).shape[1:]
     return torch.cat(out).view(n, len(y), *shape) if n else y.new_empty((0, len(y), *shape))
+
+
+def _first_answers(
+    denoiser: Map, y: Tensor, sigma: Tensor, problem: Problem, pixels_at_once: int
+) -> Tensor:
+    """A D(y, σ), what every solver asks for first, of the shape of y."""
+    at_once = max(1, pixels_at_once // max(1, y[0, 0].numel()))
+    parts = [
+        problem.A(denoiser(y[i : i + at_once], sigma[i : i + at_once]))
+        for i in range(0, len(y), at_once)
+    ]
+    return torch.cat(parts)
 
 
 def _sample_chunk(
@@ -97,11 +122,18 @@ def _sample_chunk(
     keys: Sequence[tuple[int, int]],
     settings: SamplerSettings,
     report: Callable[[int], None],
+    first: Tensor | None = None,
 ) -> Tensor:
-    """One sample per row of y, row r with the noise of (seed, sample number) = keys[r]."""
+    """One sample per row of y, row r with the noise of (seed, sample number) = keys[r].
+
+    ``first`` is A D(y, σ), if it is known.
+    """
     _, channels, height, width = y.shape
+    known = [] if first is None else [first]
 
     def denoise(z: Tensor, level: Tensor) -> Tensor:
+        if known:
+            return known.pop().double()
         return problem.A(denoiser(z.to(y.dtype), level.to(y.dtype))).double()
 
     def noise(step: int) -> Tensor:

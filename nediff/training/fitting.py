@@ -21,6 +21,7 @@ from nediff.config import (
     DataConfig,
     NetworkConfig,
     PhotonConfig,
+    PrecisionName,
     RecipeConfig,
     RunConfig,
     SigmaConfig,
@@ -91,6 +92,8 @@ class Plan:
     """How σ came to be known, for the record; None for given."""
     micro_batch: int | None = None
     """The largest part of a batch that is taken at once; the result does not depend on it."""
+    precision: PrecisionName = "fp32"
+    compiled: bool = False
 
 
 def fit(
@@ -254,6 +257,8 @@ def _configure(
             optimizer="adam" if plan.size == "paper" else "muon",
             learning_rate=plan.learning_rate,
             seed=plan.seed,
+            precision=plan.precision,
+            compiled=plan.compiled,
         ),
     )
     return config if plan.steps is None else _with_steps(config, plan.steps, None)

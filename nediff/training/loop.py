@@ -21,7 +21,7 @@ from torch import Tensor
 from nediff.config import RunConfig
 from nediff.data import Measurements
 from nediff.errors import NediffError
-from nediff.networks import build_denoiser
+from nediff.networks import build_denoiser, compile_networks
 from nediff.operators import LinearOperator
 from nediff.problem import Problem
 from nediff.processes import Processes
@@ -90,7 +90,7 @@ def pooled_steps(config: RunConfig) -> int:
 class Observer(Protocol):
     """Who watches a run: the command line's progress bar, a test, nobody."""
 
-    def on_step(self, step: int, steps: int, loss: float) -> None:
+    def on_step(self, step: int, steps: int) -> None:
         """After each step."""
 
     def on_validation(self, step: int, estimated_psnr: float, best: bool) -> None:
@@ -150,6 +150,8 @@ class Trainer:
         """The network and its optimizer, as Accelerate wraps them."""
         settings, accelerator = self.config.training, self.accelerator
         model = build_denoiser(self.config.network, settings.seed)
+        if settings.compiled:
+            compile_networks(model)
         self.sharded = wants_shards(accelerator)
         if self.sharded:
             refuse_shards(self.config, self.processes.count, accelerator)
@@ -217,32 +219,33 @@ class Trainer:
         chosen = self.best if self.progress.best_step else self.ema.weights
         return {name: gathered(value) for name, value in chosen.items()}
 
-    def step(self, step: int) -> float:
-        """One optimisation step; returns the mean loss of the batch.
+    def step(self, step: int) -> Tensor:
+        """One optimisation step; returns the mean loss of the batch, (), on its device.
 
+        Nothing here waits for a GPU to finish: the loss is read when it is asked for.
         FSDP takes the mean over the processes where the sum is wanted.
         """
         settings, recipe = self.config.training, self.config.recipe
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, settings.steps, group["peak"], settings.warmup)
         self.optimizer.zero_grad()
-        total, times = 0.0, self.processes.count if self.sharded else 1
+        device, times = self.accelerator.device, self.processes.count if self.sharded else 1
+        total = torch.zeros((), dtype=torch.float64, device=device)
         for weight, rehearsed, samples, batch in self._passes(step):
-            device = self.accelerator.device
             draws = Draws(settings.seed, "loss", samples, device)
             fill_error = self.config.network.fill_error
             loss_of = rehearsal_loss if rehearsed else training_loss
-            values = loss_of(recipe, self.model, batch.to(device), draws, fill_error)
+            with torch.autocast(device.type, torch.bfloat16, settings.precision == "bf16"):
+                values = loss_of(recipe, self.model, batch.to(device), draws, fill_error)
             loss = weight * values.sum() / settings.batch
             self.accelerator.backward(times * loss)
-            total += loss.item()
+            total += loss.detach()
         if not self.sharded:
             self.processes.add_gradients(list(self.model.parameters()))
         self.accelerator.clip_grad_norm_(self.model.parameters(), settings.clip)
         self.optimizer.step()
         self.ema.update(self.bare_model, step)
-        mean = torch.tensor(total, dtype=torch.float64, device=self.accelerator.device)
-        return float(self.processes.add(mean))
+        return self.processes.add(total)
 
     def _passes(self, step: int) -> list[tuple[float, bool, list[int], Batch]]:
         """The groups of a step, and what they count.
@@ -341,30 +344,38 @@ class Trainer:
         main, done = self.processes.main, self.progress
         observer, folder = observer if main else None, self.folder if main else None
         tracking = Tracking(self.track, self.config, folder) if main else None
+        losses: list[Tensor] = []
         with MetricsLog(folder, done.step, done.history, tracking) as log:
             for step in range(self.progress.step, steps):
-                loss = self.step(step)
-                self.progress = self.progress.after(loss, before + time.monotonic() - started)
+                losses.append(self.step(step))
                 if observer is not None:
-                    observer.on_step(step + 1, steps, loss)
-                self._refuse_divergence()
+                    observer.on_step(step + 1, steps)
                 due = (step + 1) % every == 0 or step + 1 == steps
                 stopping = self.processes.any(stop())
+                if not (due or stopping):
+                    continue
+                self._settle(losses, before + time.monotonic() - started)
                 if due:
                     self._report(log, observer)
-                if due or stopping:
-                    self._save()
+                self._save()
                 if stopping and step + 1 < steps:
                     return False
         return True
 
-    def _refuse_divergence(self) -> None:
-        """Stop before weights that are not finite replace good ones on disk."""
-        if not math.isfinite(self.progress.loss_sum):
-            raise NediffError(
-                f"The training diverged at step {self.progress.step}: its loss is not finite any "
-                "more; check σ and the data."
-            )
+    def _settle(self, losses: list[Tensor], seconds: float) -> None:
+        """Read the losses of the steps since the last time, which waits for the device.
+
+        Stops before weights that are not finite replace good ones on disk.
+        """
+        values = torch.stack(losses).tolist()
+        losses.clear()
+        for number, value in enumerate(values, self.progress.step + 1):
+            if not math.isfinite(value):
+                raise NediffError(
+                    f"The training diverged at step {number}: its loss is not finite any more; "
+                    "check σ and the data."
+                )
+        self.progress = self.progress.after(values, seconds)
 
     def _report(self, log: MetricsLog, observer: Observer | None) -> None:
         """Validate, and write down how the steps since the last time went."""

@@ -40,7 +40,8 @@ class Pace:
             first = math.ceil(start * self.trainer.config.training.steps)
             started = self._clock()
             for k in range(steps):
-                self.trainer.step(first + steps * self._round + k)
+                loss = self.trainer.step(first + steps * self._round + k)
+            loss.item()  # a GPU has finished when this is known
             took = self._clock() - started
             seconds.append(took / steps)
             total += took

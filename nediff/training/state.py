@@ -7,7 +7,7 @@ does some steps again.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -39,14 +39,20 @@ class Progress:
     history: tuple[tuple[str, ...], ...] = ()
     """The rows of metrics.csv."""
 
-    def after(self, loss: float, seconds: float) -> Progress:
-        """One more step done, at this loss and this time."""
+    def after(self, losses: Sequence[float], seconds: float) -> Progress:
+        """More steps done, with these losses, at this time.
+
+        The losses are added one by one, so that it does not matter how many come at once.
+        """
+        total = self.loss_sum
+        for loss in losses:
+            total += loss
         return replace(
             self,
-            step=self.step + 1,
+            step=self.step + len(losses),
             seconds=seconds,
-            loss_sum=self.loss_sum + loss,
-            loss_count=self.loss_count + 1,
+            loss_sum=total,
+            loss_count=self.loss_count + len(losses),
         )
 
 

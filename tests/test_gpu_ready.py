@@ -1,0 +1,128 @@
+"""What GPUs need of the training loop, as far as a CPU can tell: bf16, kernels, no waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nediff.data import open_measurements
+from nediff.networks import build_denoiser, compile_networks
+from nediff.problem import Problem
+from nediff.training.fitting import Plan, make_trainer, plan_run
+from nediff.training.loop import Trainer
+from tests.command import SIGMA, TINY, float_folder, nediff
+
+STEPS = 8
+"""Half of them with samples of its own in the batch."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return float_folder(tmp_path_factory.mktemp("gpu") / "data", count=4)
+
+
+def trainer_of(data: Path, **options: Any) -> Trainer:
+    measurements = open_measurements(data)
+    plan = Plan(steps=STEPS, size="tiny", crop=24, batch=4, **options)
+    config = plan_run(measurements, Problem.denoising(SIGMA, 1), plan, str(data))
+    return make_trainer(config, measurements, None)
+
+
+def trained(data: Path, **options: Any) -> tuple[list[float], Trainer]:
+    trainer = trainer_of(data, **options)
+    return [trainer.step(k).item() for k in range(STEPS)], trainer
+
+
+def test_bf16_learns_the_same_to_its_precision_and_keeps_weights_in_fp32(data: Path) -> None:
+    exact, _ = trained(data)
+    rounded, trainer = trained(data, precision="bf16")
+    assert exact != rounded
+    # eight bits are 0.4 % in each of some twenty layers; errors of both signs in a sum of squares
+    assert rounded == pytest.approx(exact, rel=0.05)
+    tensors = [*trainer.model.parameters(), *trainer.ema.weights.values()]
+    assert {t.dtype for t in tensors} == {torch.float32}
+
+
+def test_validation_is_not_in_bf16(data: Path) -> None:
+    """SURE takes the difference of two answers that are nearly equal."""
+    exact, rounded = trainer_of(data), trainer_of(data, precision="bf16")
+    assert exact.validate(None) == rounded.validate(None)
+
+
+@pytest.mark.parametrize("recipe", ["paper", "sure"])
+def test_losses_that_bf16_would_spoil_are_refused(data: Path, tmp_path: Path, recipe: str) -> None:
+    options = ("--recipe", recipe, "--precision", "bf16", "--steps", 2, *TINY)
+    outcome = nediff("train", data, "--sigma", SIGMA, "--out", tmp_path / "run", *options)
+    assert outcome.code == 2
+    assert "train with --precision fp32" in outcome.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_compiled_network_is_the_same_network(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Traced and differentiated ahead of time; only the making of kernels, slow, is left out."""
+    seen: list[torch.nn.Module] = []
+
+    def traced(denoiser: Any) -> None:
+        seen.append(denoiser)
+        compile_networks(denoiser, backend="aot_eager")
+
+    monkeypatch.setattr("nediff.training.loop.compile_networks", traced)
+    plain, one = trained(data)
+    compiled, other = trained(data, compiled=True)
+    assert seen == [other.bare_model]
+    assert compiled == pytest.approx(plain, rel=1e-4)
+    assert other.bare_model.state_dict().keys() == one.bare_model.state_dict().keys()
+
+
+def test_where_compiling_fails_the_network_runs_as_it_is() -> None:
+    trainer_network = build_denoiser(_tiny())
+    y, sigma = torch.rand(2, 1, 24, 24), torch.full((2,), SIGMA)
+    plain = trainer_network(y, sigma)
+
+    def broken(*_: Any) -> Callable[..., Tensor]:
+        raise RuntimeError("no compiler here")
+
+    compile_networks(trainer_network, backend=broken)  # type: ignore[arg-type]
+    torch.testing.assert_close(trainer_network(y, sigma), plain)
+
+
+def _tiny() -> Any:
+    from nediff.config import NetworkConfig
+
+    return NetworkConfig(channels=1, size="tiny", sigma_data=0.2)
+
+
+def test_a_step_never_asks_the_device_for_a_number(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each such question would make the CPU wait until a GPU has done all it was given.
+
+    Batches are made on the CPU, so here they are made before.
+    """
+    trainer = trainer_of(data)
+    passes = {step: trainer._passes(step) for step in (1, STEPS // 2)}
+    assert {rehearsed for groups in passes.values() for _, rehearsed, *_ in groups} == {False, True}
+    monkeypatch.setattr(trainer, "_passes", lambda step: passes[step])
+    trainer.step(1)  # what is made once is made
+    on_cpu = {id(s["count"]) for s in trainer.bare_optimizer.state.values() if "count" in s}
+    asked: list[str] = []
+    for name in ("item", "tolist", "__float__", "__bool__", "__int__", "cpu", "numpy"):
+        original = getattr(Tensor, name)
+
+        def noted(self: Tensor, *args: Any, _name: str = name, _do: Any = original) -> Any:
+            if id(self) not in on_cpu:  # Adam counts its steps there wherever it runs
+                asked.append(_name)
+            return _do(self, *args)
+
+        monkeypatch.setattr(Tensor, name, noted)
+    for step in passes:
+        trainer.step(step)
+    monkeypatch.undo()
+    assert asked == []
