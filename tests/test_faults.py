@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -270,6 +271,34 @@ def test_warnings_are_said_in_words(stopped: tuple[Path, Path, Any], tmp_path: P
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load_config(place)
+
+
+def _tell_of_pickles() -> None:
+    """In the fork: the interpreter itself says when anything is unpickled, by whomever."""
+
+    def hear(event: str, found: tuple[object, ...]) -> None:
+        if event == "pickle.find_class":
+            print("INTRUDER", *found, flush=True)
+
+    sys.addaudithook(hear)
+
+
+def _unpickle_something() -> None:
+    _tell_of_pickles()
+    pickle.loads(pickle.dumps(Path("a")))
+
+
+def test_nothing_is_unpickled_on_the_way(stopped: tuple[Path, Path, Any], tmp_path: Path) -> None:
+    place, data, _ = stopped
+    run, log = Path(shutil.copytree(place, tmp_path / "run")), tmp_path / "log"
+    train = ("train", data, "--out", run, "--resume")
+    restore = ("restore", run, data, "--out", tmp_path / "out", "--sigma", SIGMA, "--samples", 2)
+    for command in (train, restore):
+        ended = sessions.run(log, *command, patch=_tell_of_pickles)
+        assert ended.code == 0, ended.said
+        assert "INTRUDER" not in ended.said
+    noticed = sessions.run(log, "--version", patch=_unpickle_something)
+    assert "INTRUDER pathlib" in noticed.said
 
 
 # --- fuzzing --------------------------------------------------------------------------------------
