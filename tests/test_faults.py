@@ -96,6 +96,40 @@ def test_the_generation_before_is_kept_until_the_new_one_is_whole(
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
 
+def test_killed_inside_the_library_that_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes to a name of its own first; that goes too, before the next process writes."""
+
+    def die(_: Any, path: Path, metadata: Any) -> None:
+        (Path(path).parent / ".tmpAb12Cd").write_bytes(b"half")
+        os._exit(9)
+
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, TENSORS)
+    with monkeypatch.context() as patched:
+        patched.setattr("nediff.keeping.save_file", die)
+        if (child := os.fork()) == 0:
+            write_tensors(path, {})
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert list(tmp_path.rglob(".tmpAb12Cd"))
+    with claimed(tmp_path):
+        pass
+    assert list(tree(tmp_path)) == ["a.safetensors"]
+    assert read_tensors(path)[0].keys() == TENSORS.keys()
+
+
+def test_who_may_read_a_run_may_read_its_weights(tmp_path: Path) -> None:
+    path, text = tmp_path / "a.safetensors", tmp_path / "a.txt"
+    before = os.umask(0o027)
+    try:
+        write_tensors(path, TENSORS)
+        text.write_text("as any other file")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode == text.stat().st_mode
+
+
 def test_a_calibration_that_was_changed_is_refused(tmp_path: Path) -> None:
     save_correction(tmp_path, Correction(factor=1.5, floor=0.1))
     assert load_correction(tmp_path) == Correction(factor=1.5, floor=0.1)
