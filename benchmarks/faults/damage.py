@@ -171,7 +171,7 @@ def _on_tmpfs(folder: Path, stopped: Path, attempt: Callable[..., None]) -> int:
     try:
         place = Path(shutil.copytree(stopped, disk / "run"))
         used = (os.statvfs(disk).f_blocks - os.statvfs(disk).f_bfree) * os.statvfs(disk).f_frsize
-        for options in (*(f"size={(used >> 10) + k}k" for k in (8, 100, 400, 1200)), "ro"):
+        for options in (*(f"size={(used >> 10) + k}k" for k in (8, 100, 400, 800)), "ro"):
             shutil.rmtree(place)
             shutil.copytree(stopped, place)
             remount = partial(_remount, disk)
