@@ -48,8 +48,11 @@ class Watch:
         pass
 
 
-def soak(minutes: float, watch: Watch, folder: Path) -> int:
-    """Rounds of a training of its own and samples from it, until the time is over."""
+def soak(minutes: float, watch: Watch, folder: Path) -> None:
+    """Rounds of a training of its own and samples from it, until the time is over.
+
+    Each round is written down when it ends, so who stops the soak keeps what there is.
+    """
     import nediff
 
     y, x = np.mgrid[0:64, 0:64] / 10.0
@@ -66,7 +69,7 @@ def soak(minutes: float, watch: Watch, folder: Path) -> int:
             restorer.summarise(data[i], n=4, seed=rounds)
             watch.note("sampling")
         rounds += 1
-    return rounds
+        write(watch, rounds)
 
 
 def _remove(folder: Path) -> None:
@@ -80,6 +83,20 @@ def growth(points: list[tuple[float, float, str]]) -> float:
     half = points[len(points) // 2 :]
     minutes, memory = np.array([(m, r) for m, r, _ in half]).T
     return float(np.polyfit(minutes / 60, memory, 1)[0])
+
+
+def write(watch: Watch, rounds: int) -> None:
+    """What was seen so far."""
+    found = {
+        "minutes": round((time.monotonic() - watch.started) / 60, 1),
+        "cpu_minutes": round(time.process_time() / 60, 1),
+        "rounds": rounds,
+        "cores": os.cpu_count(),
+        "growth_mb_per_hour": round(growth(watch.points), 1),
+        "points": watch.points,
+    }
+    JSON.parent.mkdir(parents=True, exist_ok=True)
+    JSON.write_text(json.dumps(found) + "\n")
 
 
 def draw(found: dict[str, Any]) -> None:
@@ -110,17 +127,8 @@ def main() -> None:
     torch.set_num_threads(1)
     watch = Watch()
     with tempfile.TemporaryDirectory() as folder:
-        rounds = soak(minutes, watch, Path(folder))
-    found = {
-        "minutes": round((time.monotonic() - watch.started) / 60, 1),
-        "cpu_minutes": round(time.process_time() / 60, 1),
-        "rounds": rounds,
-        "cores": os.cpu_count(),
-        "growth_mb_per_hour": round(growth(watch.points), 1),
-        "points": watch.points,
-    }
-    JSON.parent.mkdir(parents=True, exist_ok=True)
-    JSON.write_text(json.dumps(found) + "\n")
+        soak(minutes, watch, Path(folder))
+    found = json.loads(JSON.read_text())
     draw(found)
     print({k: v for k, v in found.items() if k != "points"})
 

@@ -3,8 +3,9 @@
     python -m benchmarks.two_hosts --out docs/results/clusters
 
 In each runs a torchrun of its own, with a network card and an address of its own; they see each
-other over the cable only. Trains in two processes a host and in one process alone, restores, and
-compares. Needs Linux, root and `ip`.
+other over the cable only. Trains in processes of both hosts and in one process alone, and once more
+with a process of the second host killed, which both torchruns then replace; restores; and compares.
+Needs Linux, root and `ip`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +30,7 @@ from safetensors.torch import load_file
 
 HOSTS = {"nediff-a": ("nd-a", "10.77.0.1"), "nediff-b": ("nd-b", "10.77.0.2")}
 PORT = 29577
-TRAIN = ("--sigma", "0.1", "--size", "tiny", "--batch", "8", "--crop", "16", "--steps", "12")
+TRAIN = ("--sigma", "0.1", "--size", "tiny", "--batch", "8", "--crop", "16", "--steps", "40")
 
 
 def ip(*words: str) -> None:
@@ -53,19 +56,35 @@ def cable() -> Iterator[None]:
             subprocess.run(["ip", "netns", "del", host], check=False, capture_output=True)
 
 
-def on_both(processes: int, *arguments: str) -> None:
-    """`torchrun … -m nediff ARGUMENTS` on both hosts, so many processes each."""
+def on_both(processes: int, *arguments: str, hurt: Callable[[int], None] | None = None) -> None:
+    """`torchrun … -m nediff ARGUMENTS` on both hosts, so many processes each.
+
+    ``hurt`` is told the number of the second host's torchrun, once both were started.
+    """
     _, main = HOSTS["nediff-a"]
     started = []
-    for rank, (host, (card, _)) in enumerate(HOSTS.items()):
+    for host, (card, address) in HOSTS.items():
         command = ["ip", "netns", "exec", host, sys.executable, "-m", "torch.distributed.run"]
-        command += ["--nnodes=2", f"--node-rank={rank}", f"--nproc-per-node={processes}"]
-        command += [f"--master-addr={main}", f"--master-port={PORT}", "-m", "nediff", *arguments]
+        command += ["--nnodes=2", f"--nproc-per-node={processes}", "--max-restarts=1"]
+        command += ["--rdzv-backend=c10d", f"--rdzv-endpoint={main}:{PORT}", "--rdzv-id=hosts"]
+        command += [f"--rdzv-conf=is_host={int(address == main)}", f"--local-addr={address}"]
+        command += ["-m", "nediff", *arguments]
         environment = os.environ | {"GLOO_SOCKET_IFNAME": card, "OMP_NUM_THREADS": "1"}
         started.append(subprocess.Popen(command, env=environment))
+    if hurt is not None:
+        hurt(started[1].pid)
     codes = [process.wait() for process in started]
     if any(codes):
         raise SystemExit(f"The hosts ended with {codes}.")
+
+
+def kill_one(state: Path, torchrun: int) -> None:
+    """SIGKILL to a process that this torchrun has started, as soon as there is a state on disk."""
+    while not state.exists():
+        time.sleep(0.05)
+    children = Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()
+    workers = [c for c in children if b"nediff" in Path(f"/proc/{c}/cmdline").read_bytes()]
+    os.kill(int(workers[0]), signal.SIGKILL)
 
 
 def sent(host: str) -> int:
@@ -100,35 +119,33 @@ def noisy_images(folder: Path, count: int = 5) -> Path:
 
 def measure(place: Path, processes: int) -> dict[str, object]:
     data, alone, both = noisy_images(place / "data"), place / "alone", place / "both"
+    killed = place / "killed"
     one = [sys.executable, "-m", "nediff"]
     subprocess.run([*one, "train", data, "--out", alone, *TRAIN], check=True)
-    subprocess.run(
-        [*one, "restore", alone, data, "--out", place / "r1", "--samples", "2"], check=True
-    )
+    subprocess.run([*one, *restoring(alone, data, place / "r1")], check=True)
     started = time.monotonic()
     with cable():
         on_both(processes, "train", str(data), "--out", str(both), *TRAIN)
         over_cable = {host: sent(host) for host in HOSTS}
-        on_both(
-            processes,
-            "restore",
-            str(alone),
-            str(data),
-            "--out",
-            str(place / "r2"),
-            "--samples",
-            "2",
-        )
+        hurt = partial(kill_one, killed / "state/state.safetensors")
+        again = ("train", str(data), "--out", str(killed), *TRAIN, "--resume")
+        on_both(processes, *again, hurt=hurt)
+        on_both(processes, *restoring(alone, data, place / "r2"))
     return {
         "hosts": 2,
         "processes_each": processes,
         "train": " ".join(TRAIN),
         "largest_difference_of_any_number_of_the_state": distance(alone, both),
+        "largest_difference_if_one_is_killed_and_replaced": distance(both, killed),
         "restored_files_identical": same_files(place / "r1", place / "r2"),
         "restored_files": len(list((place / "r2").rglob("*.tif"))),
         "bytes_sent_while_training": over_cable,
         "seconds": round(time.monotonic() - started, 1),
     }
+
+
+def restoring(run: Path, data: Path, out: Path) -> tuple[str, ...]:
+    return ("restore", str(run), str(data), "--out", str(out), "--samples", "2")
 
 
 def main() -> None:

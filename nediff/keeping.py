@@ -105,14 +105,30 @@ def write_tensors(
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     words = dict(metadata or {})
     with atomic_path(path) as temporary:
-        try:
-            save_file(plain, temporary, metadata=_noted(words, checksum_of(plain, words)))
-        except SafetensorError as error:  # how it reports a full or read-only disk
-            raise OSError(first_line(error)) from error
+        _save(plain, temporary, _noted(words, checksum_of(plain, words)))
         if previous is not None and path.exists():
             sync(temporary)
             read_tensors(temporary)
             _keep(path, previous)
+
+
+def _save(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    """A safetensors file, made in a folder of its own beside ``path``, a temporary one.
+
+    The library writes to ".tmpAb12Cd" first, which is nobody's if the process is killed then, and
+    leaves a file that only its owner can read. The folder is known as ours (`clear_leftovers`),
+    and says what others may do with what is made here.
+    """
+    workshop = path.with_name(f"{path.name}-made")
+    workshop.mkdir()
+    try:
+        save_file(tensors, workshop / "new", metadata=metadata)
+        (workshop / "new").chmod(workshop.stat().st_mode & 0o666)
+        (workshop / "new").replace(path)
+    except SafetensorError as error:  # how it reports a full or read-only disk
+        raise OSError(first_line(error)) from error
+    finally:
+        shutil.rmtree(workshop, ignore_errors=True)
 
 
 def _noted(words: dict[str, str], checksum: str) -> dict[str, str]:

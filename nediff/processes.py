@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,11 +24,14 @@ from nediff.errors import NediffError
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+    from torch.distributed.distributed_c10d import Store
 
 Item = TypeVar("Item")
 
 PATIENCE = timedelta(minutes=30)
 """So long a process waits for the others; if one of them ends, it hears of that at once."""
+ASK_AGAIN = 0.05
+"""Seconds between two looks at what the others have said while they are being joined."""
 BUCKET = 2**22
 """Values that are added up over the processes in one go."""
 
@@ -207,10 +212,59 @@ def joined() -> Processes:
         return ALONE
     import torch
     from accelerate import PartialState
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     with _together():
-        state = PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
+        store, rank, count = next(rendezvous("env://", timeout=PATIENCE))
+        place = PrefixStore(agreed_name(store, rank, count), store)
+        state = PartialState(
+            cpu=not torch.cuda.is_available(),
+            timeout=PATIENCE,
+            store=place,
+            rank=rank,
+            world_size=count,
+        )
     return Processes(state.process_index, state.num_processes, state.device)
+
+
+def agreed_name(store: Store, rank: int, count: int) -> str:
+    """A name that these processes have in common, and no others that used the store before.
+
+    torchrun keeps its store when it starts the processes anew, so there are the addresses of
+    the dead ones in it, and who reads such an address waits for ever (pytorch/pytorch#135712).
+    Its count of restarts is each machine's own, so that is no name. Instead every process asks
+    the main one in a word nobody used before; who gets an answer to that is not mistaken.
+    """
+    if rank > 0:
+        word = uuid.uuid4().hex
+        store.set(f"nediff asks {rank}", word)
+        _wait_until(lambda: store.check([f"nediff answers {word}"]))
+        name = store.get(f"nediff answers {word}").decode()
+        store.set(f"{name} heard by {rank}", "")
+        return name
+    name = f"nediff {uuid.uuid4().hex}"
+    waiting = set(range(1, count))
+
+    def all_heard() -> bool:
+        for other in [k for k in waiting if store.check([f"{name} heard by {k}"])]:
+            waiting.discard(other)
+        for other in [k for k in waiting if store.check([f"nediff asks {k}"])]:
+            word = store.get(f"nediff asks {other}").decode()  # perhaps of one that is dead
+            store.set(f"nediff answers {word}", name)
+        return not waiting
+
+    _wait_until(all_heard)
+    return name
+
+
+def _wait_until(true: Callable[[], bool]) -> None:
+    """As long as processes wait for each other."""
+    until = time.monotonic() + PATIENCE.total_seconds()
+    while not true():
+        if time.monotonic() > until:
+            raise OthersGone
+        time.sleep(ASK_AGAIN)
 
 
 def one_host() -> bool:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,10 +22,11 @@ import pytest
 import tifffile
 import torch
 from safetensors.torch import load_file
+from torch import distributed
 
 from nediff.cli.launch import use_all_devices
 from nediff.keeping import read_tensors
-from nediff.processes import ALONE, Processes
+from nediff.processes import ALONE, ASK_AGAIN, Processes, agreed_name
 from tests.command import SIGMA, float_folder, noisy, succeeded, tree
 from tests.test_resume import metrics
 from tests.together import SMALL_PARTS, launch, small_paper, torchrun
@@ -170,10 +173,6 @@ def test_four_processes(place: Path, data: Path, alone: Path) -> None:
     assert distance(alone / "plain", place / "four" / "plain") < CLOSE
 
 
-@pytest.mark.skip(
-    reason="not reliable yet: passes alone, but beside other tests the processes that torchrun "
-    "starts anew have hung while joining (docs/clusters.md says so)"
-)
 def test_a_killed_worker_is_replaced(place: Path, data: Path, two: list[Any]) -> None:
     """torchrun starts all anew, which go on from step 10: as if nothing had happened."""
     folder = place / "elastic"
@@ -182,6 +181,28 @@ def test_a_killed_worker_is_replaced(place: Path, data: Path, two: list[Any]) ->
     assert "going on with" in ended[0][0]["err"]
     assert distance(place / "two" / "plain", folder / "plain") == 0
     assert metrics(place / "two" / "plain") == metrics(folder / "plain")
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_processes_started_anew_do_not_hear_the_dead(late: int) -> None:
+    """Whoever comes last, what an earlier attempt left in torchrun's store deceives nobody."""
+    store = distributed.HashStore()
+    earlier = joined_by(store, late)
+    store.set("nediff asks 1", "a word of one who died before it was answered")
+    now = joined_by(store, late)
+    assert len(set(earlier)) == len(set(now)) == 1
+    assert earlier[0] != now[0]
+
+
+def joined_by(store: Any, late: int) -> list[str]:
+    """The name that three threads agree on, each in the place of a process."""
+    with ThreadPoolExecutor(3) as pool:
+        order = [k for k in range(3) if k != late]
+        early = {k: pool.submit(agreed_name, store, k, 3) for k in order}
+        with pytest.raises(NotYet):
+            next(iter(early.values())).result(timeout=3 * ASK_AGAIN)  # it waits for the late one
+        last = pool.submit(agreed_name, store, late, 3).result(timeout=60)
+        return [last, *(k.result(timeout=60) for k in early.values())]
 
 
 def test_the_failure_of_one_ends_all_with_its_sentence(place: Path, data: Path) -> None:

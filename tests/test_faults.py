@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -93,6 +94,40 @@ def test_the_generation_before_is_kept_until_the_new_one_is_whole(
             write(4)
     assert now() == [3, 2]
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
+def test_killed_inside_the_library_that_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes to a name of its own first; that goes too, before the next process writes."""
+
+    def die(_: Any, path: Path, metadata: Any) -> None:
+        (Path(path).parent / ".tmpAb12Cd").write_bytes(b"half")
+        os._exit(9)
+
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, TENSORS)
+    with monkeypatch.context() as patched:
+        patched.setattr("nediff.keeping.save_file", die)
+        if (child := os.fork()) == 0:
+            write_tensors(path, {})
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert list(tmp_path.rglob(".tmpAb12Cd"))
+    with claimed(tmp_path):
+        pass
+    assert list(tree(tmp_path)) == ["a.safetensors"]
+    assert read_tensors(path)[0].keys() == TENSORS.keys()
+
+
+def test_who_may_read_a_run_may_read_its_weights(tmp_path: Path) -> None:
+    path, text = tmp_path / "a.safetensors", tmp_path / "a.txt"
+    before = os.umask(0o027)
+    try:
+        write_tensors(path, TENSORS)
+        text.write_text("as any other file")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode == text.stat().st_mode
 
 
 def test_a_calibration_that_was_changed_is_refused(tmp_path: Path) -> None:
@@ -270,6 +305,34 @@ def test_warnings_are_said_in_words(stopped: tuple[Path, Path, Any], tmp_path: P
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load_config(place)
+
+
+def _tell_of_pickles() -> None:
+    """In the fork: the interpreter itself says when anything is unpickled, by whomever."""
+
+    def hear(event: str, found: tuple[object, ...]) -> None:
+        if event == "pickle.find_class":
+            print("INTRUDER", *found, flush=True)
+
+    sys.addaudithook(hear)
+
+
+def _unpickle_something() -> None:
+    _tell_of_pickles()
+    pickle.loads(pickle.dumps(Path("a")))
+
+
+def test_nothing_is_unpickled_on_the_way(stopped: tuple[Path, Path, Any], tmp_path: Path) -> None:
+    place, data, _ = stopped
+    run, log = Path(shutil.copytree(place, tmp_path / "run")), tmp_path / "log"
+    train = ("train", data, "--out", run, "--resume")
+    restore = ("restore", run, data, "--out", tmp_path / "out", "--sigma", SIGMA, "--samples", 2)
+    for command in (train, restore):
+        ended = sessions.run(log, *command, patch=_tell_of_pickles)
+        assert ended.code == 0, ended.said
+        assert "INTRUDER" not in ended.said
+    noticed = sessions.run(log, "--version", patch=_unpickle_something)
+    assert "INTRUDER pathlib" in noticed.said
 
 
 # --- fuzzing --------------------------------------------------------------------------------------

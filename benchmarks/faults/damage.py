@@ -25,6 +25,8 @@ from benchmarks.faults.sessions import (
 )
 
 WAYS = ("truncated", "bit flipped", "zeroed", "deleted")
+AT_RANDOM = ("truncated", "bit flipped")
+"""Of these the place is drawn, so each file is damaged twice."""
 
 
 def damage(path: Path, way: str, rng: random.Random) -> None:
@@ -76,7 +78,7 @@ def damaged_files(
         base = folder / ("coloured" if coloured else "levels")
         stopped, (data, log), expected = interrupted(base, coloured, STEPS - 1)
         names = [str(p.relative_to(stopped)) for p in sorted(stopped.rglob("*")) if p.is_file()]
-        cases = [(name, way) for name in names for way in WAYS]
+        cases = [(name, way) for name in names for way in (*WAYS, *AT_RANDOM)]
         rng.shuffle(cases)
         for number, (name, way) in enumerate(cases):
             seen = rng.getrandbits(32)
@@ -169,7 +171,7 @@ def _on_tmpfs(folder: Path, stopped: Path, attempt: Callable[..., None]) -> int:
     try:
         place = Path(shutil.copytree(stopped, disk / "run"))
         used = (os.statvfs(disk).f_blocks - os.statvfs(disk).f_bfree) * os.statvfs(disk).f_frsize
-        for options in (*(f"size={(used >> 10) + k}k" for k in (8, 100, 400, 1200)), "ro"):
+        for options in (*(f"size={(used >> 10) + k}k" for k in (8, 100, 400, 800)), "ro"):
             shutil.rmtree(place)
             shutil.copytree(stopped, place)
             remount = partial(_remount, disk)

@@ -64,6 +64,7 @@ def train_kills(
         if last.code == 0:
             counted["equal"] += same(contents(place), expected)
             counted["leftovers"] += len(leftovers(place))
+            problems += [f"left behind: {name}" for name in leftovers(place)]
         else:
             problems.append(f"{last.code}: {last.said[-300:]}")
     return counted | {"problems": problems}
@@ -143,6 +144,7 @@ def restore_kills(
         counted["files"] += len(expected)
         counted["files lost"] += sum(found.get(name) != value for name, value in expected.items())
         counted["leftovers"] += len(leftovers(out))
+        problems += [f"left behind: {name}" for name in leftovers(out)]
         if last.code != 0:
             problems.append(f"{last.code}: {last.said[-300:]}")
     return counted | {"problems": problems}
