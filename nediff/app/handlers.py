@@ -57,7 +57,8 @@ def arrive(session: Session, model: Model, file: Path, page: int = 0) -> Arrived
     opened = open_image(file, page, model.range)
     restorer = model.restorer(opened)
     most = largest_sigma(restorer)
-    found = estimated_sigma(opened) if model.estimable and model.needs_sigma else None
+    known = model.estimable and model.needs_sigma
+    found = estimated_sigma(opened, model.colour) if known else None
     sigma = model.sigma if found is None or model.sigma is not None else min(found.value, most)
     session.opened = opened
     words = f"{opened.words}; intensity range {opened.range_chosen}. "
@@ -84,17 +85,13 @@ def _noise_words(opened: Opened, model: Model, found: Level | None, most: float)
         words = f"The run was trained at σ = {model.sigma:.4g}. {words}"
     if found.value > most:
         words += f" That is more than this model can take, {most:.3g}."
-    if not found.white and not _for_correlated(model):
+    if not found.white and model.colour is None:
         words += (
             " It goes on from pixel to pixel, as in pictures that were compressed, resized or "
             "developed by a camera; made for white noise, this model will leave some of it, and "
             "its error bars will be too narrow."
         )
     return words
-
-
-def _for_correlated(model: Model) -> bool:
-    return model.run is not None and model.run.config.operator.coloured
 
 
 def _viewer(folder: Path, opened: Opened, size: tuple[int, int]) -> Json:

@@ -258,7 +258,7 @@ def _estimator(visit: Visit) -> Callable[..., tuple[Any, Any]]:
         opened = visit.session(request).opened
         if opened is None:
             return drawing.message("Drop an image first.", bad=True), gr.skip()
-        found = estimated_sigma(opened)
+        found = estimated_sigma(opened, visit.model.colour)
         if found is None:
             words = "How strong the noise is cannot be told from this image; please say it."
             return drawing.message(words, bad=True), gr.skip()

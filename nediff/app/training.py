@@ -19,7 +19,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from nediff.data import Measurements, open_measurements
+from nediff.data import Measurements, is_claimed, open_measurements
 from nediff.diagnosis import Diagnosis, diagnose
 from nediff.errors import NediffError
 from nediff.restorer import Restorer
@@ -145,6 +145,7 @@ class Trainings:
         running = known is not None and known.process.poll() is None
         if known is None and not (folder / CONFIG_FILE).exists():
             return None
+        running = running or is_claimed(folder)  # by a terminal, perhaps
         steps = 0
         if (folder / CONFIG_FILE).exists():
             steps = load_config(folder).training.steps

@@ -184,4 +184,9 @@ def _ending(state: State, out: str) -> str:
         return drawing.message(f"Done. Use it with: nediff app {out}")
     if "nediff:" in state.words:
         return drawing.message(state.words.removeprefix("nediff:").strip(), bad=True)
-    return drawing.message(f"Stopped at step {state.step} and saved; “Resume” goes on.")
+    if not state.steps:
+        return drawing.message("Stopped before the training had begun; there is nothing to resume.")
+    if state.words.startswith("stopped after"):  # which knows the very step
+        words = state.words.partition(";")[0]
+        return drawing.message(f"{words[0].upper()}{words[1:]}; “Resume” goes on.")
+    return drawing.message(f"Stopped after step {state.step}; “Resume” goes on.")
