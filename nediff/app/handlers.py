@@ -11,7 +11,7 @@ import numpy as np
 
 from nediff.app.drawing import message, progress_bar
 from nediff.app.models import Model, largest_sigma
-from nediff.app.opening import Level, Opened, estimated_sigma, open_image
+from nediff.app.opening import Level, Opened, estimated_sigma, open_image, plus_minus
 from nediff.app.pictures import save_noisy, save_pictures
 from nediff.app.probing import Region, answer, histogram, probe
 from nediff.app.restoring import Desk, Result, Settings, start, write_files
@@ -77,7 +77,7 @@ def _noise_words(opened: Opened, model: Model, found: Level | None, most: float)
             return "σ cannot be told from images of this kind; it is that of the training."
         return "How strong the noise is cannot be told from this image; please say it."
     in_data = f"{found.value * opened.range.scale:.3g} in the data's units"
-    data = f"σ = {found.value:.4f} ± {found.error:.4f} of the range ({in_data})"
+    data = f"σ = {plus_minus(found.value, found.error)} of the range ({in_data})"
     words = f"The noise of this image seems to have {data}."
     if found.error > UNSURE * found.value:
         words += " That is not sure: there may be no place in it without texture."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,3 +106,9 @@ def estimated_sigma(opened: Opened, colour: Colour | None = None) -> Level | Non
     if not (np.isfinite(found.value) and found.value > 0):
         return None
     return Level(found.value, found.total_error, white)
+
+
+def plus_minus(value: float, error: float) -> str:
+    """Both with as many decimals as the error has a use for, four at least."""
+    digits = 4 if error <= 0 else min(max(4, 1 - math.floor(math.log10(error))), 7)
+    return f"{value:.{digits}f} ± {error:.{digits}f}"

@@ -44,6 +44,11 @@ class Look:
         words = shlex.split(self.found.command)  # nediff train DATA ... --out runs/restorer
         return words[3:-2]
 
+    def command(self, out: str, minutes: float | None) -> str:
+        """What one would type for the training of the page."""
+        words = ["nediff", "train", self.source, *self.options, "--out", out.strip()]
+        return shlex.join([*words, "--minutes", f"{minutes or 0.0:g}"])
+
 
 def look(source: str) -> Look:
     """Diagnose the images of a folder, a glob or a file."""

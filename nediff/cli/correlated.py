@@ -42,9 +42,10 @@ def with_estimated_levels(images: Measurements, problem: Problem) -> Measurement
     assert isinstance(problem.operator, Coloured)
     found = images.with_sigmas(levels_by_colour(images, problem.operator.colour))
     assert found.sigmas is not None
-    least, largest = found.sigmas.least, found.sigmas.largest
+    least, largest = (f"{s:.4g}" for s in (found.sigmas.least, found.sigmas.largest))
+    level = least if least == largest else f"{least} to {largest}"
     say(
-        f"noise of each image estimated by the colour of the run's: σ = {least:.4g} to "
-        f"{largest:.4g} of the range; --sigma says otherwise"
+        f"noise of each image estimated by the colour of the run's: σ = {level} of the range; "
+        "--sigma says otherwise"
     )
     return found
