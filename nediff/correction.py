@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from nediff.data import atomic_path
@@ -36,6 +38,15 @@ class Conformal:
 
 
 @dataclass(frozen=True)
+class AtLevel:
+    """The same two numbers at a noise level below that of the training."""
+
+    sigma: float
+    factor: float
+    floor: float
+
+
+@dataclass(frozen=True)
 class Correction:
     """error² ≈ ``factor`` · variance of the samples + ``floor`` σ², value by value.
 
@@ -50,11 +61,28 @@ class Correction:
     conformal: Conformal | None = None
     found: dict[str, Any] = field(default_factory=dict)
     """The figures that led to it, for the record."""
+    lower: tuple[AtLevel, ...] = ()
+    """Where it was found at lower noise levels, too, the lowest first. Levels in between get
+    what lies in between, by log σ; without them all levels are corrected alike."""
 
     def __post_init__(self) -> None:
-        ok = math.isfinite(self.factor) and math.isfinite(self.floor)
-        if not (ok and self.factor > 0 and self.floor >= 0):
-            raise NediffError(f"{self.factor:g} and {self.floor:g} are no correction of a spread.")
+        for factor, floor in (
+            (self.factor, self.floor),
+            *((k.factor, k.floor) for k in self.lower),
+        ):
+            if not (math.isfinite(factor) and math.isfinite(floor) and factor > 0 and floor >= 0):
+                raise NediffError(f"{factor:g} and {floor:g} are no correction of a spread.")
+        levels = [k.sigma for k in self.lower]
+        if levels != sorted(set(levels)) or (levels and not 0 < levels[0] < math.inf):
+            raise NediffError("The noise levels of a correction must be positive and increase.")
+
+    def at(self, sigma: Tensor, largest: float) -> tuple[Tensor, Tensor]:
+        """(factor, floor) for noise levels (B,) of a run that was trained at ``largest``."""
+        knots = (*self.lower, AtLevel(largest, self.factor, self.floor))
+        levels, places = np.log([k.sigma for k in knots]), np.log(sigma.double().cpu().numpy())
+        factor = np.interp(places, levels, [k.factor for k in knots])
+        floor = np.interp(places, levels, [k.floor for k in knots])
+        return torch.from_numpy(factor).to(sigma.device), torch.from_numpy(floor).to(sigma.device)
 
     def apply(
         self,
@@ -72,15 +100,16 @@ class Correction:
         where an image is measured pixel by pixel: elsewhere it would not be that of A x. The
         samples are those from number ``first`` on, of a part that begins at ``corner``.
         """
-        out = estimate + math.sqrt(self.factor) * (samples - estimate)
+        factor, floor = (expand(v.sqrt()).to(estimate) for v in self.at(sigma, problem.sigma))
+        out = estimate + factor * (samples - estimate)
         known = problem.operator.known(estimate)
-        if self.floor == 0 or not bool((known > 0).any()):
+        if not bool((floor > 0).any() and (known > 0).any()):
             return out
         (top, left), numbers = corner, range(first, first + len(out))
         keys = [derive_key("correction", seed, k) for k in numbers for seed in seeds]
         noise = normal_field(keys, *out.shape[2:], top=top, left=left, device=out.device)
         noise = noise.view_as(out)
-        return out + math.sqrt(self.floor) * expand(sigma) * known * noise
+        return out + floor * expand(sigma) * known * noise
 
 
 def save_correction(folder: Path, correction: Correction) -> None:
@@ -109,6 +138,7 @@ def load_correction(folder: Path) -> Correction | None:
         stored["sampler"] = SamplerSettings(**stored["sampler"])
         if stored["conformal"] is not None:
             stored["conformal"] = Conformal(**stored["conformal"])
+        stored["lower"] = tuple(AtLevel(**level) for level in stored.get("lower", ()))
         return Correction(**stored)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, NediffError) as error:
         raise NediffError(

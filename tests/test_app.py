@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -21,14 +22,15 @@ from nediff.app.pictures import save_pictures, shown_range
 from nediff.app.probing import Probe, Region, answer, histogram, probe
 from nediff.app.restoring import Desk, Result, Settings, read_metadata, start, write_files
 from nediff.app.sessions import Sessions
-from nediff.app.training import Look, Trainings, look
+from nediff.app.training import Look, State, Trainings, look
 from nediff.app.work import Cancelled, Work
-from nediff.data import list_files, open_measurements
+from nediff.data import claimed, list_files, open_measurements
 from nediff.errors import NediffError
+from nediff.keeping import read_tensors
 from nediff.problem import Problem
 from nediff.restorer import Restorer
-from nediff.runs import load_config
 from nediff.training.fitting import Plan, plan_run
+from nediff.training.state import STATE_FILE
 
 SIGMA = 0.1
 
@@ -480,18 +482,51 @@ def test_a_training_is_started_stopped_and_resumed(folder: Path, tmp_path: Path)
     trainings.start(str(folder), out, 30, ["--sigma", "20", "--units", "data", "--size", "tiny"])
     with pytest.raises(NediffError, match="already"):
         trainings.start(str(folder), out, 30, ["--sigma", "20", "--units", "data"])
-    wait_for(trainings, out, lambda s: s.steps > 0)  # config.yaml is there: training has begun
+    wait_for(trainings, out, lambda s: s.steps > 0)  # config.yaml is there: the run has begun
     assert trainings.stop(out)
     wait_for(trainings, out, lambda s: not s.running)
     state = trainings.state(out)
     assert state is not None
     assert not state.finished
-    assert load_config(tmp_path / "run").training.steps > 0  # at any moment: can be gone on with
+    stopped = steps_done(tmp_path / "run")  # at whatever moment: there is something to go on from
+    assert f"stopped after {stopped} of {state.steps} steps and saved" in state.words
+    assert Restorer.load(out).restore(np.full((1, 32, 32), 0.5, np.float32)).shape == (1, 32, 32)
     trainings.resume(str(folder), out)
+    wait_for(trainings, out, lambda s: "training" in s.words)  # past reading the images
     trainings.close()
     state = trainings.state(out)
     assert state is not None
     assert not state.running
+    assert steps_done(tmp_path / "run") > stopped
+
+
+def steps_done(run: Path) -> int:
+    _, metadata = read_tensors(run / STATE_FILE)
+    return int(json.loads(metadata["progress"])["step"])
+
+
+def test_a_run_of_a_terminal_can_be_watched(tmp_path: Path) -> None:
+    """It is under way although the page did not start it, and over when its process has ended."""
+    small_restorer().save(tmp_path / "run")
+    trainings, out = Trainings(), str(tmp_path / "run")
+    with claimed(tmp_path / "run"):
+        state = trainings.state(out)
+        assert state is not None
+        assert state.running
+        assert not trainings.stop(out)
+    state = trainings.state(out)
+    assert state is not None
+    assert not state.running
+
+
+def test_a_stop_before_there_is_a_run_says_so() -> None:
+    from nediff.app.training_page import _ending
+
+    early = State(False, 0, [], "measuring the training rate …")
+    assert "nothing to resume" in _ending(early, "run")
+    late = State(False, 90, [], "stopped after 7 of 90 steps and saved in run; go on with …")
+    assert "Stopped after 7 of 90 steps" in _ending(late, "run")
+    assert "Resume" in _ending(late, "run")
 
 
 def test_a_training_that_cannot_be_says_why(tmp_path: Path) -> None:

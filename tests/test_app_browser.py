@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import tifffile
 
+from nediff.restorer import Restorer
 from tests.test_app import small_restorer
 
 pytest.importorskip("gradio", reason="the extra [app] is not installed")
@@ -229,6 +231,39 @@ def test_the_training_page_shows_the_diagnosis(page: Any, tmp_path: Path) -> Non
     found = page.locator("#nediff-found")
     sync_api.expect(found).to_contain_text("nediff train", timeout=PATIENCE)
     sync_api.expect(found).to_contain_text("3 image(s) of 80 × 64 pixels")
+
+
+def test_a_training_is_watched_stopped_and_resumed_in_the_browser(
+    page: Any, tmp_path: Path
+) -> None:
+    """From a folder to a finished run: the curve grows, a stop saves, resuming goes on."""
+    folder, out = tmp_path / "images", tmp_path / "run"
+    folder.mkdir()
+    for k in range(3):
+        _image(folder, f"{k}.tif")
+    page.get_by_role("tab", name="Train").click()
+    page.fill("#nediff-source textarea, #nediff-source input", str(folder))
+    page.fill("#nediff-out textarea, #nediff-out input", str(out))
+    page.locator("#nediff-minutes input").fill("0.3")
+    page.set_default_timeout(3 * PATIENCE)  # how fast the computer is is measured first
+    page.click("#nediff-train")
+    page.wait_for_selector("#nediff-curve circle")
+    page.wait_for_selector("#nediff-previews figure:nth-child(2)")
+    page.click("#nediff-stop")
+    words = page.locator("#nediff-train-words")
+    sync_api.expect(words).to_contain_text("“Resume” goes on", timeout=PATIENCE)
+    told = re.search(r"Stopped after (\d+) of (\d+) steps and saved", words.inner_text())
+    assert told is not None, words.inner_text()
+    assert 0 < int(told[1]) < int(told[2])
+    assert Restorer.load(out).config.training.steps == int(told[2])
+
+    page.click("#nediff-resume")
+    sync_api.expect(words).to_contain_text("Done", timeout=3 * PATIENCE)
+    curve = page.locator("#nediff-curve svg").get_attribute("aria-label")
+    assert f"after {told[2]} of {told[2]} steps" in curve
+    assert page.locator("#nediff-previews figure").count() == 3
+    rows = (out / "metrics.csv").read_text().splitlines()
+    assert len(rows) == 1 + page.locator("#nediff-curve circle").count()
 
 
 def test_every_control_has_a_name(page: Any) -> None:

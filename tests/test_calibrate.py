@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nediff.correction import CALIBRATION_FILE, Conformal, Correction, load_correction
+from nediff.correction import CALIBRATION_FILE, AtLevel, Conformal, Correction, load_correction
 from nediff.data import Measurements, open_measurements
 from nediff.errors import NediffError
 from nediff.evaluation import evaluate_blind
@@ -235,6 +235,27 @@ def test_a_correction_does_what_it_says() -> None:
     assert bool((diagonal[..., ~torch.eye(4, dtype=torch.bool)] == 0).all())  # not measured
 
 
+def test_a_correction_depends_on_the_level_where_it_was_found_at_several() -> None:
+    """What was found at each level there, what lies in between in between, the ends beyond."""
+    known = Correction(2.0, 0.4, lower=(AtLevel(0.05, 1.0, 0.0),))
+    levels = torch.tensor([0.02, 0.05, 0.1, 0.2, 0.2])  # 0.1 is half way from 0.05 to 0.2
+    factor, floor = known.at(levels, 0.2)
+    np.testing.assert_allclose(factor, [1.0, 1.0, 1.5, 2.0, 2.0], rtol=1e-6)
+    np.testing.assert_allclose(floor, [0.0, 0.0, 0.2, 0.4, 0.4], rtol=1e-6, atol=1e-7)
+    problem, estimate = Problem.denoising(0.2), torch.zeros(2, 1, 4, 4)
+    samples = torch.ones(3, 2, 1, 4, 4)
+    one, other = (
+        Correction(4.0, lower=(AtLevel(0.05, 1.0, 0.0),))
+        .apply(samples, estimate, torch.tensor([0.05, 0.2]), problem, [0, 1])
+        .unbind(1)
+    )
+    assert bool((one == 1).all() and (other == 2).all())
+    with pytest.raises(NediffError, match="increase"):
+        Correction(lower=(AtLevel(0.1, 1.0, 0.0), AtLevel(0.05, 1.0, 0.0)))
+    with pytest.raises(NediffError, match="no correction"):
+        Correction(lower=(AtLevel(0.1, -1.0, 0.0),))
+
+
 def test_a_correction_is_for_the_sampler_it_was_found_for(halves: Measurements) -> None:
     made, y = two_halves(), halves.simulate(SIGMA, 1).image(0)
     right = corrected(made, Correction(4.0, 0.0, FINE))
@@ -288,8 +309,8 @@ def test_conformal_intervals_are_used(halves: Measurements) -> None:
 
 
 def test_a_correction_travels_with_the_run(tmp_path: Path) -> None:
-    conformal = Conformal(16, 0.88, 1.1, 20)
-    made = corrected(restorer(0.02), Correction(1.2, 0.01, FINE, conformal, {"a": 1}))
+    conformal, lower = Conformal(16, 0.88, 1.1, 20), (AtLevel(0.05, 1.1, 0.0),)
+    made = corrected(restorer(0.02), Correction(1.2, 0.01, FINE, conformal, {"a": 1}, lower))
     made.save(tmp_path)
     assert load_correction(tmp_path) == made.correction
     path = tmp_path / CALIBRATION_FILE

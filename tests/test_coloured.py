@@ -15,7 +15,7 @@ from nediff.config import RecipeConfig
 from nediff.data import open_measurements
 from nediff.errors import NediffError
 from nediff.losses import ne_r2r, sure
-from nediff.noise import estimate_colour
+from nediff.noise import estimate_colour, levels_by_colour
 from nediff.operators import Colour, Coloured
 from nediff.problem import Problem
 from nediff.sampling import SamplerSettings, sample_posterior
@@ -137,10 +137,23 @@ def test_the_colour_and_the_levels_are_told_from_noisy_images(noisy: np.ndarray)
     assert Coloured(found.colour).colour.on(8, 8).shape == (8, 5, 1, 1)
 
 
+def test_the_level_of_a_new_image_is_told_by_the_known_colour(noisy: np.ndarray) -> None:
+    """Each alone, to 15 %, as if it had been among those the colour was told from."""
+    for image, sigma in zip(noisy[:4], [0.03, 0.06] * 2, strict=True):
+        one = open_measurements(image[None], axes="NHW", range=(0, 1))
+        assert np.allclose(levels_by_colour(one, colour()), [sigma], rtol=0.15)
+    strange = np.concatenate([noisy[:1, :64, :64], np.zeros((1, 64, 64), np.float32)])
+    both = levels_by_colour(open_measurements(strange, axes="NHW", range=(0, 1)), colour())
+    assert both[0] == both[1]  # nothing can be told from zeros
+
+
 def test_images_too_small_to_tell_are_refused() -> None:
     tiny = np.random.default_rng(0).random((3, 12, 12)).astype(np.float32)
+    images = open_measurements(tiny, axes="NHW", range=(0, 1))
     with pytest.raises(NediffError, match="16 × 16"):
-        estimate_colour(open_measurements(tiny, axes="NHW", range=(0, 1)))
+        estimate_colour(images)
+    with pytest.raises(NediffError, match="16 × 16"):
+        levels_by_colour(images, colour())
 
 
 def test_a_run_keeps_its_colour(noisy: np.ndarray, tmp_path: Path) -> None:
@@ -168,6 +181,12 @@ def test_the_command_line_trains_restores_and_resumes(noisy: np.ndarray, tmp_pat
     succeeded("train", *options, "--steps", "4", "--size", "tiny", "--resume")
     levels = ("--sigma", run / "sigmas.csv", "--axes", "NHW")
     succeeded("restore", run, data, *levels, "--out", tmp_path / "restored")
+    # new images: the run tells their noise by the colour it knows
+    new = tmp_path / "new.npy"
+    np.save(new, noisy[:4, :64, :64])
+    for what in (("restore", "--out", tmp_path / "estimated"), ("evaluate",), ("calibrate",)):
+        told = succeeded(what[0], run, new, "--axes", "NHW", *what[1:])
+        assert "noise of each image estimated" in told.err
     refused = command("train", *options[:-1], tmp_path / "other", "--simulate", "0.1")
     assert refused.code == 2
     assert "--sigma" in refused.err

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import convolve
 
+from nediff.cli.diagnose import lines_of
 from nediff.data import open_measurements
 from nediff.diagnosis import diagnose
 from nediff.diagnosis.contrast import contrast_of
@@ -92,6 +93,9 @@ def test_the_command_tells_train_what_noise_it_is(pictures: NDArray[np.float64])
     blurred = convolve(white, np.outer([1, 2, 1], [1, 2, 1])[None, None] / 6.0, mode="wrap")
     correlated = diagnose(measured((pictures + SIGMA * blurred).astype(np.float32)))
     assert " --sigma correlated " in correlated.command
+    # with the noise of flat places one would promise far too much
+    assert correlated.expectation is None
+    assert any("not foretold" in line for line in lines_of(correlated))
     bright = 0.5 + 3 * (clean("smooth", count=24) - 0.5) * 0.8
     slanted = SIGMA * np.sqrt(np.clip(0.2 + 1.6 * bright, 0.05, None))
     found = diagnose(measured(with_noise(bright, slanted, 0)))

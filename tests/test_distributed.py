@@ -140,7 +140,7 @@ def test_a_signal_to_one_stops_both_at_the_same_step(
 ) -> None:
     run = place / "two" / "stopped"
     assert [process[2]["code"] for process in two] == [143, 143]
-    assert "stopped and saved" in two[0][2]["err"]
+    assert "stopped after 4 of" in two[0][2]["err"]
     _, metadata = read_tensors(run / "state/state.safetensors")
     assert '"step": 4' in metadata["progress"]
     # one process goes on where two were

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import tifffile
 
 from nediff.data import IntensityRange
+from nediff.evaluation.calibrate import uncorrected
 from nediff.pretrained import FOLDER, load_pretrained
 from tests.command import nediff
 
@@ -55,6 +57,28 @@ def test_the_command_restores_and_samples_without_a_run(tmp_path: Path) -> None:
     clean = 1000 + 3000 * picture(0)
     assert np.sqrt(np.mean((restored - clean) ** 2)) < 0.5 * 240
     assert (out / "sd" / "counts.tif").is_file()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_its_samples_are_corrected_for_grey_and_colour(channels: int) -> None:
+    restorer = load_pretrained(channels)
+    assert restorer.correction is not None
+    y = np.repeat(picture(0.2)[None, :32, :32].astype(np.float32), channels, axis=0)
+    shown, drawn = restorer.sample(y, 4), uncorrected(restorer).sample(y, 4)
+    assert shown.std(axis=0).mean() > 1.02 * drawn.std(axis=0).mean()
+
+
+def test_its_error_bars_are_said_on_the_card_as_they_were_measured() -> None:
+    """On photographs that it was neither trained nor calibrated on, at every level."""
+    figures = json.loads((FOLDER / "figures.json").read_text())
+    card = (FOLDER / "README.md").read_text(encoding="utf-8")
+    for source in ("bsd68_gray", "camera_real/mean"):
+        rows = [r for r in figures[f"samples of {source}"]["levels"] if r["as"] == "corrected"]
+        assert [row["sigma"] for row in rows] == [0.05, 0.1, 0.2]
+        for row in rows:
+            assert f"{row['error2_over_variance']:.2f}, {row['held']:.0%}" in card
+            if source == "bsd68_gray":
+                assert 0.85 < row["error2_over_variance"] < 1.15
 
 
 def test_arguments_that_do_not_fit_are_explained(tmp_path: Path) -> None:

@@ -321,7 +321,8 @@ def test_a_signal_saves_and_the_run_can_go_on(
         process.send_signal(number)
         rest = process.stderr.read()
     assert process.returncode == 128 + number, heard + rest
-    assert f"stopped and saved in {run}; go on with the same command and --resume" in rest
+    assert re.search(r"stopped after \d+ of \d+ steps and saved in ", rest)
+    assert f"saved in {run}; go on with the same command and --resume" in rest
     assert "Traceback" not in rest
     assert not [name for name in tree(run) if "tmp" in name]
     assert len(metrics(run)) < len(metrics(reference))

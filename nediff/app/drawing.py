@@ -83,15 +83,16 @@ def previews(images: list[tuple[str, Image]]) -> str:
     return f'<div class="nediff-previews">{figures}</div>'
 
 
-def diagnosis(looked: Look) -> str:
-    """What was found, the warnings, and what would be typed."""
+def diagnosis(looked: Look, command: str) -> str:
+    """What was found, the warnings, and what would be typed for a training like that."""
     found = looked.found
     noise, summary, expected = found.noise, found.summary, found.expectation
     sigma, scale = noise.sigma, summary.range[1] - summary.range[0]
+    where = "" if noise.whiteness.white else " in flat places"
     facts = [
         (
             f"{sigma.value:.4f}",
-            f"σ of the noise, of the range; {sigma.value * scale:.3g} in the "
+            f"σ of the noise{where}, of the range; {sigma.value * scale:.3g} in the "
             f"data's units, ± {sigma.total_error / max(sigma.value, 1e-12):.1%}",
         ),
         ("white" if noise.whiteness.white else "correlated", "noise of neighbouring pixels"),
@@ -117,5 +118,5 @@ def diagnosis(looked: Look) -> str:
         f'<div class="nediff-diagnosis"><p>{summary.images} image(s) of {size} pixels, '
         f"{summary.channels} channel(s), {escape(summary.dtype)}; intensity range "
         f"{escape(summary.range_chosen)}.</p><dl>{cards}</dl>{warned}"
-        f"<p>The same in a terminal: <code>{escape(found.command)}</code></p></div>"
+        f"<p>The same in a terminal: <code>{escape(command)}</code></p></div>"
     )

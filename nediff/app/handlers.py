@@ -11,7 +11,7 @@ import numpy as np
 
 from nediff.app.drawing import message, progress_bar
 from nediff.app.models import Model, largest_sigma
-from nediff.app.opening import Level, Opened, estimated_sigma, open_image
+from nediff.app.opening import Level, Opened, estimated_sigma, open_image, plus_minus
 from nediff.app.pictures import save_noisy, save_pictures
 from nediff.app.probing import Region, answer, histogram, probe
 from nediff.app.restoring import Desk, Result, Settings, start, write_files
@@ -57,7 +57,8 @@ def arrive(session: Session, model: Model, file: Path, page: int = 0) -> Arrived
     opened = open_image(file, page, model.range)
     restorer = model.restorer(opened)
     most = largest_sigma(restorer)
-    found = estimated_sigma(opened) if model.estimable and model.needs_sigma else None
+    known = model.estimable and model.needs_sigma
+    found = estimated_sigma(opened, model.colour) if known else None
     sigma = model.sigma if found is None or model.sigma is not None else min(found.value, most)
     session.opened = opened
     words = f"{opened.words}; intensity range {opened.range_chosen}. "
@@ -76,7 +77,7 @@ def _noise_words(opened: Opened, model: Model, found: Level | None, most: float)
             return "σ cannot be told from images of this kind; it is that of the training."
         return "How strong the noise is cannot be told from this image; please say it."
     in_data = f"{found.value * opened.range.scale:.3g} in the data's units"
-    data = f"σ = {found.value:.4f} ± {found.error:.4f} of the range ({in_data})"
+    data = f"σ = {plus_minus(found.value, found.error)} of the range ({in_data})"
     words = f"The noise of this image seems to have {data}."
     if found.error > UNSURE * found.value:
         words += " That is not sure: there may be no place in it without texture."
@@ -84,17 +85,13 @@ def _noise_words(opened: Opened, model: Model, found: Level | None, most: float)
         words = f"The run was trained at σ = {model.sigma:.4g}. {words}"
     if found.value > most:
         words += f" That is more than this model can take, {most:.3g}."
-    if not found.white and not _for_correlated(model):
+    if not found.white and model.colour is None:
         words += (
             " It goes on from pixel to pixel, as in pictures that were compressed, resized or "
             "developed by a camera; made for white noise, this model will leave some of it, and "
             "its error bars will be too narrow."
         )
     return words
-
-
-def _for_correlated(model: Model) -> bool:
-    return model.run is not None and model.run.config.operator.coloured
 
 
 def _viewer(folder: Path, opened: Opened, size: tuple[int, int]) -> Json:

@@ -8,6 +8,7 @@ from pathlib import Path
 from nediff.app.opening import Opened
 from nediff.data import IntensityRange, StabilisedRange
 from nediff.errors import NediffError
+from nediff.operators import Colour, Coloured
 from nediff.pretrained import load_pretrained
 from nediff.restorer import MOST_NOISE, Restorer
 
@@ -41,6 +42,12 @@ class Model:
     def estimable(self) -> bool:
         """Whether σ can be told from an image: it must be seen in every pixel."""
         return self.run is None or self.run.problem.kind in ("denoising", "blur")
+
+    @property
+    def colour(self) -> Colour | None:
+        """Of the noise of the training, where it was correlated."""
+        operator = None if self.run is None else self.run.problem.operator
+        return operator.colour if isinstance(operator, Coloured) else None
 
     def restorer(self, opened: Opened) -> Restorer:
         """The one for an image of so many channels."""

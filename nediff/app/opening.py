@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ from numpy.typing import NDArray
 
 from nediff.data import ImageFile, IntensityRange, choose_range, list_files, open_measurements
 from nediff.errors import NediffError
-from nediff.noise import gather_blocks
+from nediff.noise import gather_blocks, levels_by_colour
 from nediff.noise.floor import as_sigma, white_variance
 from nediff.noise.whiteness import total_variance, whiteness_of
+from nediff.operators import Colour
 
 MOST_PIXELS = 2**24
 """Of an image on the page: samples of it are kept in memory. The command line has no bound."""
 LEAST_SIDE = 16
+COLOURED_ERROR = 1 / 3
+"""How far off the level of correlated noise may be: coarse noise looks like fine texture."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +86,18 @@ class Level:
     white: bool
 
 
-def estimated_sigma(opened: Opened) -> Level | None:
+def estimated_sigma(opened: Opened, colour: Colour | None = None) -> Level | None:
     """How strong the noise is, told from the image itself; None where there is no telling.
 
     An image too small or too full of texture has no place to tell it from. Compressed, resized or
-    filtered ones have correlated noise, of which all is counted.
+    filtered ones have correlated noise, of which all is counted; where its ``colour`` is known,
+    by that.
     """
     images = open_measurements(opened.values[None], axes="NCHW", range=opened.range)
     try:
+        if colour is not None:
+            (value,) = levels_by_colour(images, colour)
+            return Level(value, COLOURED_ERROR * value, white=False)
         blocks = gather_blocks(images)
         white = whiteness_of(blocks).white
         found = as_sigma(white_variance(blocks) if white else total_variance(blocks))
@@ -98,3 +106,9 @@ def estimated_sigma(opened: Opened) -> Level | None:
     if not (np.isfinite(found.value) and found.value > 0):
         return None
     return Level(found.value, found.total_error, white)
+
+
+def plus_minus(value: float, error: float) -> str:
+    """Both with as many decimals as the error has a use for, four at least."""
+    digits = 4 if error <= 0 else min(max(4, 1 - math.floor(math.log10(error))), 7)
+    return f"{value:.{digits}f} ± {error:.{digits}f}"

@@ -252,18 +252,19 @@ def _wire_upload(parts: _Restoring, visit: Visit) -> None:
 
 
 def _estimator(visit: Visit) -> Callable[..., tuple[Any, Any]]:
-    from nediff.app.opening import estimated_sigma
+    from nediff.app.opening import estimated_sigma, plus_minus
 
     def estimate(request: gr.Request) -> tuple[Any, Any]:
         opened = visit.session(request).opened
         if opened is None:
             return drawing.message("Drop an image first.", bad=True), gr.skip()
-        found = estimated_sigma(opened)
+        found = estimated_sigma(opened, visit.model.colour)
         if found is None:
             words = "How strong the noise is cannot be told from this image; please say it."
             return drawing.message(words, bad=True), gr.skip()
         kind = "white" if found.white else "correlated"
-        words = f"σ = {found.value:.4f} ± {found.error:.4f} of the range; the noise looks {kind}."
+        sigma = plus_minus(found.value, found.error)
+        words = f"σ = {sigma} of the range; the noise looks {kind}."
         return drawing.message(words), round(found.value, 5)
 
     return estimate

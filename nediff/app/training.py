@@ -19,7 +19,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from nediff.data import Measurements, open_measurements
+from nediff.data import Measurements, is_claimed, open_measurements
 from nediff.diagnosis import Diagnosis, diagnose
 from nediff.errors import NediffError
 from nediff.restorer import Restorer
@@ -43,6 +43,11 @@ class Look:
         """How `train` is told of the noise, as the diagnosis advises."""
         words = shlex.split(self.found.command)  # nediff train DATA ... --out runs/restorer
         return words[3:-2]
+
+    def command(self, out: str, minutes: float | None) -> str:
+        """What one would type for the training of the page."""
+        words = ["nediff", "train", self.source, *self.options, "--out", out.strip()]
+        return shlex.join([*words, "--minutes", f"{minutes or 0.0:g}"])
 
 
 def look(source: str) -> Look:
@@ -145,6 +150,7 @@ class Trainings:
         running = known is not None and known.process.poll() is None
         if known is None and not (folder / CONFIG_FILE).exists():
             return None
+        running = running or is_claimed(folder)  # by a terminal, perhaps
         steps = 0
         if (folder / CONFIG_FILE).exists():
             steps = load_config(folder).training.steps

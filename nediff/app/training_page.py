@@ -1,5 +1,6 @@
 """The training page: point at a folder, read the diagnosis, start, watch, stop, resume."""
 
+import math
 from typing import Any
 
 import gradio as gr
@@ -68,18 +69,20 @@ def _bad(parts: _Training, error: NediffError) -> Outputs:
 
 
 def _wire_look(parts: _Training) -> None:
-    def looked(source: str) -> Outputs:
+    def looked(source: str, out: str, minutes: float | None) -> Outputs:
         try:
             found = look(source)
         except NediffError as error:
             return _bad(parts, error) | {parts.found: "", parts.options: None}
         words = drawing.message("This is what the images say of themselves.")
+        shown = drawing.diagnosis(found, found.command(out, minutes))
         told = (found.source, found.options)
-        return {parts.words: words, parts.found: drawing.diagnosis(found), parts.options: told}
+        return {parts.words: words, parts.found: shown, parts.options: told}
 
     changed = [parts.words, parts.found, parts.options]
-    parts.look.click(looked, parts.source, changed, show_progress="minimal", concurrency_limit=2)
-    parts.source.submit(looked, parts.source, changed, show_progress="minimal", concurrency_limit=2)
+    settings = [parts.source, parts.out, parts.minutes]
+    for asked in (parts.look.click, parts.source.submit):
+        asked(looked, settings, changed, show_progress="minimal", concurrency_limit=2)
 
 
 def _wire_buttons(parts: _Training, trainings: Trainings) -> None:
@@ -96,7 +99,8 @@ def _wire_buttons(parts: _Training, trainings: Trainings) -> None:
             if known is None or known[0] != source.strip():
                 found = look(source)
                 known = (found.source, found.options)
-                shown = {parts.found: drawing.diagnosis(found), parts.options: known}
+                typed = found.command(out, minutes)
+                shown = {parts.found: drawing.diagnosis(found, typed), parts.options: known}
             trainings.start(known[0], out, minutes or 0.0, known[1])
         except NediffError as error:
             return _bad(parts, error)
@@ -175,7 +179,8 @@ def _bar(state: State) -> str:
     if state.rows:
         _, seconds, psnr = state.rows[-1]
         left = seconds / max(state.step, 1) * (state.steps - state.step)
-        words += f", held-out images about {psnr:.2f} dB, {left / 60:.0f} minutes left"
+        time = "less than a minute" if left < 60 else f"about {math.ceil(left / 60)} minutes"
+        words += f", held-out images about {psnr:.2f} dB, {time} left"
     return drawing.progress_bar(share, words if state.running else f"step {state.step}")
 
 
@@ -184,4 +189,9 @@ def _ending(state: State, out: str) -> str:
         return drawing.message(f"Done. Use it with: nediff app {out}")
     if "nediff:" in state.words:
         return drawing.message(state.words.removeprefix("nediff:").strip(), bad=True)
-    return drawing.message(f"Stopped at step {state.step} and saved; “Resume” goes on.")
+    if not state.steps:
+        return drawing.message("Stopped before the training had begun; there is nothing to resume.")
+    if state.words.startswith("stopped after"):  # which knows the very step
+        words = state.words.partition(";")[0]
+        return drawing.message(f"{words[0].upper()}{words[1:]}; “Resume” goes on.")
+    return drawing.message(f"Stopped after step {state.step}; “Resume” goes on.")

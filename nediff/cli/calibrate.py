@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from nediff.cli.console import counting, refuse_json_folder, results, say, write_json
-from nediff.cli.evaluate import needed_level, open_for, print_pairs, refuse_mismatch, trimmed
+from nediff.cli.evaluate import open_for, print_pairs, refuse_mismatch, trimmed, with_needed_levels
 from nediff.cli.inputs import refuse_misfits
-from nediff.cli.levels import Level, with_levels
+from nediff.cli.levels import Level
 from nediff.correction import CALIBRATION_FILE, Conformal, Correction, save_correction
 from nediff.data import Measurements, Units
 from nediff.errors import NediffError
@@ -70,8 +70,7 @@ def _opened(
 ) -> tuple[Measurements, Measurements | None]:
     """The measurements, and the truth if there is some."""
     noisy = open_for(restorer, request.images, request.axes, clean=False)
-    level = needed_level(restorer, request.run, request.sigma)
-    noisy = with_levels(noisy, level, request.units)
+    noisy = with_needed_levels(noisy, restorer, request.run, request.sigma, request.units)
     refuse_misfits(noisy.files, restorer.problem)
     if request.clean is None:
         return noisy, None

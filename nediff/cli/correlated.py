@@ -1,10 +1,11 @@
-"""`nediff train --sigma correlated`."""
+"""`nediff train --sigma correlated`, and the noise levels of images for such a run."""
 
 from __future__ import annotations
 
 from nediff.cli.console import say
 from nediff.data import Measurements
 from nediff.errors import NediffError
+from nediff.operators import Coloured
 from nediff.problem import Problem
 
 
@@ -22,10 +23,29 @@ def correlated_noise(
     found = estimate_colour(images)
     across = found.colour.correlation
     say(
-        f"correlated noise, estimated from the data: correlation of neighbours {across:+.2f}; its "
-        "level is kept for each image (sigmas.csv of the run), which `restore` needs with --sigma"
+        f"correlated noise, estimated from the data: correlation of neighbours {across:+.2f}, "
+        "with a level for each image (sigmas.csv of the run)"
     )
     largest = max(found.sigmas)
     return images.with_sigmas(found.sigmas), Problem.denoising(
         largest, problem.channels, found.colour
     )
+
+
+def with_estimated_levels(images: Measurements, problem: Problem) -> Measurements:
+    """The images with the level of each, by the colour that the noise of the run has.
+
+    A run that found out its noise by itself can do the same for new images.
+    """
+    from nediff.noise import levels_by_colour
+
+    assert isinstance(problem.operator, Coloured)
+    found = images.with_sigmas(levels_by_colour(images, problem.operator.colour))
+    assert found.sigmas is not None
+    least, largest = (f"{s:.4g}" for s in (found.sigmas.least, found.sigmas.largest))
+    level = least if least == largest else f"{least} to {largest}"
+    say(
+        f"noise of each image estimated by the colour of the run's: σ = {level} of the range; "
+        "--sigma says otherwise"
+    )
+    return found

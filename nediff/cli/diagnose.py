@@ -121,6 +121,12 @@ def _images(found: Diagnosis) -> Iterator[str]:
 def _outlook(found: Diagnosis) -> Iterator[str]:
     expected = found.expectation
     if expected is None:
+        if not found.noise.whiteness.white:
+            yield (
+                "PSNR: not foretold for correlated noise. σ above is that of flat places, where "
+                "cameras smooth most; `train --sigma correlated` looks at all places and may find "
+                "more"
+            )
         return
     yield (
         f"PSNR: noisy {expected.noisy:.1f} dB; simple filters {expected.wiener:.1f} to "

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from nediff.cli.console import counting, refuse_json_folder, results, say, write_json
+from nediff.cli.correlated import with_estimated_levels
 from nediff.cli.inputs import refuse_misfits, simulated
 from nediff.cli.levels import Level, Simulated, in_words, sigmas_of, with_levels
 from nediff.cli.operator import refuse_small
@@ -98,9 +99,7 @@ def _opened(
     problem = restorer.problem
     if request.simulate is None:
         noisy = open_for(restorer, request.images, request.axes, clean=False)
-        noisy = with_levels(
-            noisy, needed_level(restorer, request.run, request.sigma), request.units
-        )
+        noisy = with_needed_levels(noisy, restorer, request.run, request.sigma, request.units)
         refuse_misfits(noisy.files, problem)
         if request.clean is None:
             return noisy, None, []
@@ -116,7 +115,16 @@ def _opened(
     return noisy, images, [fraction * problem.sigma for fraction in fractions]
 
 
-def needed_level(restorer: Restorer, run: Path, sigma: Level | None) -> Level | None:
+def with_needed_levels(
+    noisy: Measurements, restorer: Restorer, run: Path, sigma: Level | None, units: Units
+) -> Measurements:
+    """The measurements with their noise levels: given, or estimated where the run did so itself."""
+    if sigma is None and restorer.config.operator.coloured:
+        return with_estimated_levels(noisy, restorer.problem)
+    return with_levels(noisy, _needed_level(restorer, run, sigma), units)
+
+
+def _needed_level(restorer: Restorer, run: Path, sigma: Level | None) -> Level | None:
     """--sigma, without which a run with several noise levels cannot be asked."""
     recorded, largest = restorer.config.data.sigmas, restorer.problem.sigma
     if sigma is not None and isinstance(restorer.range, StabilisedRange):

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from nediff.cli.console import bar, counting, refuse_json_folder, say, write_json
+from nediff.cli.correlated import with_estimated_levels
 from nediff.cli.inputs import refuse_misfits
 from nediff.cli.large import LargeFile, out_of_memory, use_less_memory
 from nediff.cli.launch import use_all_devices
@@ -29,6 +30,7 @@ from nediff.data import (
     float_form,
     form_like,
     list_files,
+    open_measurements,
     scan,
     write_form,
     write_tiff,
@@ -198,13 +200,21 @@ def _with_restorer(request: RestoreRequest) -> tuple[RestoreRequest, Restorer]:
 
 
 def _levels(restorer: Restorer, request: RestoreRequest, files: list[ImageFile]) -> Sigmas | None:
-    """The noise levels that were given for these images; None for that of the run."""
+    """The noise levels that were given for these images, or estimated; None for that of the run."""
     recorded, largest = restorer.config.data.sigmas, restorer.problem.sigma
     if request.sigma is not None and isinstance(restorer.range, StabilisedRange):
         raise NediffError(
             f"{request.run} knows the noise by the signal (gain {restorer.range.noise.gain:g}); "
             "leave --sigma out. Images of another gain need a run of their own."
         )
+    if request.sigma is None and restorer.config.operator.coloured:
+        with counting("reading images") as report:
+            images = open_measurements(
+                request.images, range=restorer.range, axes=request.axes, progress=report
+            )
+        sigmas = with_estimated_levels(images, restorer.problem).sigmas
+        assert sigmas is not None
+        return _checked_levels(restorer, sigmas)
     if request.sigma is None:
         if recorded is not None and recorded.least < largest:
             raise NediffError(
@@ -213,7 +223,12 @@ def _levels(restorer: Restorer, request: RestoreRequest, files: list[ImageFile])
                 "number, or a CSV file with a row for each image)."
             )
         return None
-    sigmas = sigmas_of(request.sigma, request.units, restorer.range, files)
+    return _checked_levels(restorer, sigmas_of(request.sigma, request.units, restorer.range, files))
+
+
+def _checked_levels(restorer: Restorer, sigmas: Sigmas) -> Sigmas:
+    """Levels that the run can take; more noise than it has seen is said to be."""
+    largest = restorer.problem.sigma
     restorer.levels(1, sigmas.least)
     restorer.levels(1, sigmas.largest)
     if sigmas.largest > largest * (1 + 1e-6):

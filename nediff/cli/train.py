@@ -105,13 +105,14 @@ class TrainingBar:
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self.progress, self.task = progress, task
-        self.started, self.first = time.monotonic(), -1
+        self.started, self.first, self.done = time.monotonic(), -1, 0
         self.psnr = ""
 
     def on_step(self, step: int, steps: int) -> None:
         """Move the bar."""
         if self.first < 0:
             self.first = step - 1
+        self.done = step
         rate = (step - self.first) / max(time.monotonic() - self.started, 1e-9)
         note = f"{rate:.1f} steps/s {self.psnr}"
         self.progress.update(self.task, completed=step, total=steps, note=note)
@@ -150,6 +151,7 @@ def run_train(request: TrainRequest) -> int:
 def _run_train(request: TrainRequest, processes: Processes) -> int:
     existing = _as_config(processes.told(lambda: _existing(request)))
     refuse_conflicts(request, existing)
+    stopper, micro_batch, track = Stopper(), request.plan.micro_batch, request.track
     if existing is None:
         try:
             config, measurements, problem = _planned(request)
@@ -159,12 +161,15 @@ def _run_train(request: TrainRequest, processes: Processes) -> int:
         config = _as_config(processes.told(lambda: planned)) or config
         _refuse_other_files(measurements, config)
         sigmas = measurements.sigmas
-        processes.told(lambda: start_folder(request.out, config, problem, sigmas))
+        # from here on there is a run: whoever stops it now finds it saved
+        with handling(stopper.handle):
+            processes.told(lambda: start_folder(request.out, config, problem, sigmas))
+            code = train_with_bar(
+                config, measurements, request.out, micro_batch, track=track, stopper=stopper
+            )
     else:
         config, measurements = existing, _reopened(request, existing)
-    code = train_with_bar(
-        config, measurements, request.out, request.plan.micro_batch, track=request.track
-    )
+        code = train_with_bar(config, measurements, request.out, micro_batch, track=track)
     if processes.main:
         write_json(describe_run(request.out).to_dict(), request.json_file)
     return code
@@ -491,24 +496,33 @@ def train_with_bar(
     micro_batch: int | None = None,
     how_to_go_on: str = "go on with the same command and --resume",
     track: tuple[str, ...] = (),
+    stopper: Stopper | None = None,
 ) -> int:
-    """The loop under a progress bar that Ctrl-C stops cleanly; returns the exit code."""
+    """The loop under a progress bar that Ctrl-C stops cleanly; returns the exit code.
+
+    ``stopper`` is one that has listened for a while already.
+    """
+    processes, stopper = joined(), stopper or Stopper()
+    with handling(stopper.handle):
+        _say_what_begins(config, processes)
+        with bar() as progress:
+            task = progress.add_task("training", total=config.training.steps, note="")
+            shown = TrainingBar(progress, task)
+            _, finished = run_training(
+                config, measurements, out, shown, stopper, micro_batch=micro_batch, track=track
+            )
+    if finished:
+        say(f"done: {out} (use it with: nediff restore {out} IMAGES --out restored)")
+        return 0
+    steps = f"{shown.done} of {config.training.steps} steps"
+    say(f"stopped after {steps} and saved in {out}; {how_to_go_on}")
+    return 128 + int(processes.largest(stopper.signal or 0))
+
+
+def _say_what_begins(config: RunConfig, processes: Processes) -> None:
     parameters = count_parameters(build_denoiser(config.network))
-    processes = joined()
     together = f", {processes.count} processes" if processes.several else ""
     say(
         f"training '{config.network.size}' ({parameters / 1e3:.0f} k parameters), recipe "
         f"'{config.recipe.name}', {config.training.steps} steps{together}"
     )
-    stopper = Stopper()
-    with handling(stopper.handle), bar() as progress:
-        task = progress.add_task("training", total=config.training.steps, note="")
-        shown = TrainingBar(progress, task)
-        _, finished = run_training(
-            config, measurements, out, shown, stopper, micro_batch=micro_batch, track=track
-        )
-    if finished:
-        say(f"done: {out} (use it with: nediff restore {out} IMAGES --out restored)")
-        return 0
-    say(f"stopped and saved in {out}; {how_to_go_on}")
-    return 128 + int(processes.largest(stopper.signal or 0))

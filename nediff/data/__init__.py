@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nediff.data.atomic import atomic_path
-from nediff.data.claim import claimed
+from nediff.data.claim import claimed, is_claimed
 from nediff.data.files import ImageFile
 from nediff.data.measured import scan_measured
 from nediff.data.measurements import Measurements, Window, open_measurements
@@ -36,6 +36,7 @@ __all__ = [
     "claimed",
     "float_form",
     "form_like",
+    "is_claimed",
     "list_files",
     "open_measurements",
     "photon_noise",

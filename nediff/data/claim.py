@@ -44,6 +44,20 @@ def claimed(folder: Path) -> Iterator[None]:
                 path.rmdir()
 
 
+def is_claimed(folder: Path) -> bool:
+    """Whether a process has the folder to itself just now."""
+    from filelock import FileLock, Timeout
+
+    path = folder / LOCK_FILE
+    if not path.exists():
+        return False
+    try:
+        with FileLock(path, timeout=0):
+            return False  # left behind by a process that was killed
+    except (Timeout, OSError):
+        return True
+
+
 @contextmanager
 def _locked(place: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout

@@ -124,7 +124,9 @@ def diagnose(
     scales = tuple(compare(spectra[1], spectra[f], f) for f in FACTORS)
     contrast = contrast_of(blocks, variance)
     pixels = sum(math.prod(measurements.size(i)) for i in range(len(measurements)))
-    expectation = expectation_of(images, sigma, pixels)
+    # of correlated noise: that of the flattest places, which a camera has smoothed most
+    white = noise.whiteness.white
+    expectation = expectation_of(images, sigma, pixels) if white else None
     summary = _summary(measurements, blocks)
     facts = _facts(measurements, images, sigma, seed)
     return Diagnosis(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nediff.noise.blocks import Blocks, gather_blocks
-from nediff.noise.colour import ColouredNoise, estimate_colour
+from nediff.noise.colour import ColouredNoise, estimate_colour, levels_by_colour
 from nediff.noise.floor import Estimate
 from nediff.noise.level import NoiseLevel, estimate_level
 from nediff.noise.signal import PoissonGaussian, estimate_signal_dependence
@@ -25,4 +25,5 @@ __all__ = [
     "estimate_signal_dependence",
     "estimate_whiteness",
     "gather_blocks",
+    "levels_by_colour",
 ]

@@ -28,12 +28,18 @@ LEAST_BLOCKS = 200
 """Of an image, to say anything of it."""
 MOST_BLOCKS = 4000
 MOST_IMAGES = 64
+MOST_SIDE = 4096
+"""Of the part of a large image that its level is told by."""
 QUARTER, OF_QUARTER = 25, 0.10153
 """The lower quartile of the energies of a coefficient in all blocks, and that of χ² with one
 degree of freedom: noise in so few of them that texture hardly matters."""
 MOST = 2.0
 """Times the power in the flattest places. Chosen on ten photographs whose noise is known: there the
 noise in the flattest places had a quarter to nine tenths of the power of that of all."""
+_TOO_SMALL = (
+    f"No image has {LEAST_BLOCKS} places of {SIDE} × {SIDE} pixels without a cut-off value, to "
+    "tell the noise by; give --sigma."
+)
 _ROUNDS = 4  # of finding the colour and the levels, each by the other
 
 _ROWS, _COLUMNS = np.indices((SIDE, SIDE))
@@ -63,10 +69,7 @@ def estimate_colour(measurements: Measurements, seed: int = 0) -> ColouredNoise:
     found = {i: _spectrum(_blocks(measurements.image(i)), axes) for i in chosen}
     spectra = np.array([s for s in found.values() if s is not None])
     if not len(spectra):
-        raise NediffError(
-            f"No image has {LEAST_BLOCKS} places of {SIDE} × {SIDE} pixels without a cut-off "
-            "value, to tell the noise by."
-        )
+        raise NediffError(_TOO_SMALL)
     levels = _strength(spectra).mean(axis=1)
     for _ in range(_ROUNDS):
         common = np.median(spectra / levels[:, None, None, None], axis=0)
@@ -79,6 +82,34 @@ def estimate_colour(measurements: Measurements, seed: int = 0) -> ColouredNoise:
         level = levels if one is None else _strength(one) / _strength(common)
         sigmas.append(math.sqrt(float(np.median(level)) * variance))
     return ColouredNoise(colour, tuple(sigmas))
+
+
+def levels_by_colour(measurements: Measurements, colour: Colour) -> tuple[float, ...]:
+    """σ of each image whose noise has this colour, in unit intensities.
+
+    So new images of the instrument of a run are told their levels by the run's own spectrum. An
+    image too small to tell gets the median level of the others.
+    """
+    frequency = np.array([_INDEX[ring].mean() for ring in _RINGS]) / (2 * SIDE)
+    strength = _strength(colour.power)
+    expected = np.interp(frequency, colour.frequency, strength)
+    found: list[float | None] = []
+    for i in range(len(measurements)):
+        blocks = _blocks(_middle(measurements, i))
+        spectrum = _spectrum(blocks, _axes([blocks])) if len(blocks) >= LEAST_BLOCKS else None
+        found.append(None if spectrum is None else float(np.median(_strength(spectrum) / expected)))
+    told = [level for level in found if level is not None]
+    if not told:
+        raise NediffError(_TOO_SMALL)
+    median = float(np.median(told))
+    return tuple(math.sqrt(median if level is None else level) for level in found)
+
+
+def _middle(measurements: Measurements, i: int) -> NDArray[np.float32]:
+    """An image, or as much of a large one as is looked at without filling the memory."""
+    height, width = measurements.size(i)
+    high, wide = min(height, MOST_SIDE), min(width, MOST_SIDE)
+    return measurements.crop(i, (height - high) // 2, (width - wide) // 2, high, wide)
 
 
 def _strength(spectrum: Floats) -> Floats:

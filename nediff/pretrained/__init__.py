@@ -31,6 +31,7 @@ def load_pretrained(channels: int = 1, range: IntensityRange | None = None) -> R
         changes |= {"low": range.low, "high": range.high, "range_chosen": "that of the images"}
     config = config.model_copy(update={"data": config.data.model_copy(update=changes)})
     if channels == 1:
-        return Restorer(grey.problem, grey.denoiser, config)
+        return Restorer(grey.problem, grey.denoiser, config, correction=grey.correction)
     denoiser = ChannelwiseDenoiser(grey.denoiser, channels).to(grey.device)
-    return Restorer(Problem.denoising(grey.problem.sigma, channels), denoiser, config)
+    problem = Problem.denoising(grey.problem.sigma, channels)
+    return Restorer(problem, denoiser, config, correction=grey.correction)

@@ -345,6 +345,10 @@ def _with_steps(config: RunConfig, steps: int, minutes: float | None) -> RunConf
     return config.model_copy(update={"training": training})
 
 
+SHORT = 2.0
+"""Minutes; runs below that are tried for half as long."""
+
+
 def steps_within(
     minutes: float,
     config: RunConfig,
@@ -362,7 +366,9 @@ def steps_within(
     trial = make_trainer(planned, measurements, None, problem, micro_batch)
     slowest = trial.processes.largest
     pace, measured, rounds = Pace(trial), 0.0, 0
-    while rounds < 4 or (measured < 8.0 and rounds < 60):
+    # a short run is not worth a long look at the clock
+    least, enough = (4, 8.0) if minutes >= SHORT else (2, 3.0)
+    while rounds < least or (measured < enough and rounds < 60):
         measured += slowest(pace.measure())
         rounds += 1
     per_step = pace.seconds_per_step()

@@ -184,6 +184,11 @@ button('region').addEventListener('click', () => {
 });
 button('play').addEventListener('click', () => play(timer === null));
 find('sample').addEventListener('input', (event) => { play(false); showSample(event.target.value - 1); });
+// of the pictures alone, not of the map: dark ones with a few bright places show little otherwise
+find('brightness').addEventListener('input', (event) => {
+  root.style.setProperty('--nv-light', event.target.value);
+  event.target.setAttribute('aria-valuetext', `${event.target.value} times as bright`);
+});
 find('opacity').addEventListener('input', (event) => { find('sd').style.opacity = event.target.value / 100; });
 new ResizeObserver(() => { if (shown) { const whole = view.whole; draw(); if (whole) fit(); } }).observe(panes[0]);
 
