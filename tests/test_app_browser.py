@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tifffile
 
+from nediff.data import claimed
 from nediff.restorer import Restorer
 from tests.test_app import small_restorer
 
@@ -264,6 +265,18 @@ def test_a_training_is_watched_stopped_and_resumed_in_the_browser(
     assert page.locator("#nediff-previews figure").count() == 3
     rows = (out / "metrics.csv").read_text().splitlines()
     assert len(rows) == 1 + page.locator("#nediff-curve circle").count()
+
+
+def test_a_run_of_a_terminal_is_watched_until_it_ends(page: Any, tmp_path: Path) -> None:
+    small_restorer().save(tmp_path / "run")
+    page.get_by_role("tab", name="Train").click()
+    folder = page.locator("#nediff-out textarea, #nediff-out input")
+    folder.fill(str(tmp_path / "run"))
+    with claimed(tmp_path / "run"):  # as a process does that trains
+        folder.press("Enter")
+        page.wait_for_selector("#nediff-train-progress [role=progressbar]")
+    words = page.locator("#nediff-train-words")
+    sync_api.expect(words).to_contain_text("Stopped", timeout=PATIENCE)
 
 
 def test_every_control_has_a_name(page: Any) -> None:

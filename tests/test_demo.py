@@ -42,7 +42,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def done(tmp_path: Path) -> Path:
     out = tmp_path / "new" / "demo"
-    demo.run_demo(out, 1.0)
+    demo.run_demo(out, 1.0, tmp_path / "asked.json")
     return out
 
 
@@ -58,6 +58,7 @@ def test_what_the_demo_leaves_behind(done: Path) -> None:
         assert picture.format == "JPEG"
         assert np.asarray(picture).std() > 5  # a picture, not an empty sheet
     figures = json.loads((done / "figures.json").read_text())
+    assert json.loads((done.parents[1] / "asked.json").read_text()) == figures  # --json
     assert len(figures["levels"]) == 6
     assert all(np.isfinite(level["psnr"]) for level in figures["levels"])
     config = load_config(done / "run")

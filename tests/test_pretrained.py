@@ -59,26 +59,25 @@ def test_the_command_restores_and_samples_without_a_run(tmp_path: Path) -> None:
     assert (out / "sd" / "counts.tif").is_file()
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_its_samples_are_corrected_for_grey_and_colour(channels: int) -> None:
+@pytest.mark.parametrize("channels", [1, 2])
+def test_its_samples_are_corrected_where_channels_are_grey_images(channels: int) -> None:
     restorer = load_pretrained(channels)
-    assert restorer.correction is not None
     y = np.repeat(picture(0.2)[None, :32, :32].astype(np.float32), channels, axis=0)
     shown, drawn = restorer.sample(y, 4), uncorrected(restorer).sample(y, 4)
     assert shown.std(axis=0).mean() > 1.02 * drawn.std(axis=0).mean()
+    assert load_pretrained(3).correction is None
 
 
 def test_its_error_bars_are_said_on_the_card_as_they_were_measured() -> None:
     """On photographs that it was neither trained nor calibrated on, at every level."""
     figures = json.loads((FOLDER / "figures.json").read_text())
     card = (FOLDER / "README.md").read_text(encoding="utf-8")
-    for source in ("bsd68_gray", "camera_real/mean"):
-        rows = [r for r in figures[f"samples of {source}"]["levels"] if r["as"] == "corrected"]
+    for source, kind in (("bsd68_gray", "corrected"), ("camera_real/mean", "uncorrected")):
+        rows = [r for r in figures[f"samples of {source}"]["levels"] if r["as"] == kind]
         assert [row["sigma"] for row in rows] == [0.05, 0.1, 0.2]
         for row in rows:
             assert f"{row['error2_over_variance']:.2f}, {row['held']:.0%}" in card
-            if source == "bsd68_gray":
-                assert 0.85 < row["error2_over_variance"] < 1.15
+            assert 0.8 < row["error2_over_variance"] < 1.1
 
 
 def test_arguments_that_do_not_fit_are_explained(tmp_path: Path) -> None:

@@ -76,9 +76,8 @@ def _heading(model: Model) -> str:
     note = ""
     if model.run is None:
         note = (
-            " It knows photographs with white Gaussian noise, and its error bars are about a "
-            "quarter too narrow on pictures it has not seen; for your instrument, train on your "
-            "own images."
+            " It knows photographs with white Gaussian noise, and its error bars are about right "
+            "on average over such; for your instrument, train on your own images."
         )
     return (
         f'<header class="nediff-head"><h1>nediff</h1><p>Restored images with error bars, by {by}.'

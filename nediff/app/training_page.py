@@ -140,7 +140,8 @@ def _wire_watch(parts: _Training, trainings: Trainings) -> None:
         except NediffError as error:
             return _bad(parts, error) | {parts.timer: gr.Timer(active=False)}
         if state is None:
-            return {parts.timer: gr.Timer(active=False)}
+            none = drawing.message("There is no run in that folder yet.")
+            return {parts.timer: gr.Timer(active=False), parts.words: none}
         shown: Outputs = {parts.progress: _bar(state)}
         if state.step != seen:
             shown[parts.curve], shown[parts.seen] = drawing.curve(state), state.step
@@ -149,14 +150,21 @@ def _wire_watch(parts: _Training, trainings: Trainings) -> None:
             shown |= {parts.timer: gr.Timer(active=False), parts.words: _ending(state, out)}
         return shown
 
+    def begin_to_watch(source: str, out: str) -> Outputs:
+        return {parts.timer: gr.Timer(active=True)} | watch(source, out, None, None)
+
     inputs = [parts.source, parts.out, parts.first, parts.seen]
     parts.timer.tick(watch, inputs, changed, show_progress="hidden", concurrency_limit=4)
-    # a run that is under way there, begun before the page was opened
-    parts.out.submit(watch, inputs, changed, show_progress="hidden", concurrency_limit=4)
+    # a run that is under way there, begun before the page was opened or by a terminal
+    parts.out.submit(
+        begin_to_watch, inputs[:2], changed, show_progress="hidden", concurrency_limit=4
+    )
 
 
 def _pictures(parts: _Training, source: str, out: str, first: Any, state: State) -> Outputs:
     """The square as it was measured, as first restored, and as it is restored now."""
+    if not source.strip():
+        return {}  # a run of which only the folder was named
     try:
         pair = preview(source.strip(), out)
     except NediffError:

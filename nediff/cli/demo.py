@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from PIL import Image as PILImage
 
-from nediff.cli.console import counting, say
+from nediff.cli.console import counting, refuse_json_folder, say, write_json
 from nediff.cli.train import train_with_bar
 from nediff.data import IntensityRange, Measurements, atomic_path, open_measurements
 from nediff.errors import NediffError
@@ -35,8 +35,9 @@ SOURCE = "scikit-image's photographs"
 AGAIN = "begin again with the same command"
 
 
-def run_demo(out: Path, minutes: float) -> None:
+def run_demo(out: Path, minutes: float, json_file: Path | None = None) -> None:
     """Corrupt once, train on the noisy images only, restore, sample, report."""
+    refuse_json_folder(json_file)
     run = out / "run"
     _clear(run)
     make_folder(out)
@@ -50,6 +51,7 @@ def run_demo(out: Path, minutes: float) -> None:
     evaluation, examples = _evaluate(restorer, truth)
     say("4/4 writing the report")
     _write(out, restorer, evaluation, examples)
+    write_json(evaluation.to_dict(), json_file)
     say(f"\nThe report is at {(out / 'report.html').resolve()}")
 
 

@@ -462,12 +462,13 @@ def compare(
 def demo(
     out: Annotated[Path, typer.Option(help="Where to write the report.")] = Path("demo"),
     minutes: Annotated[float, typer.Option(help="Training time.")] = 3.0,
+    json_file: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Train on noisy photographs for a few minutes and write a report worth looking at."""
     from nediff.cli.demo import run_demo
 
-    run_demo(out, minutes)
+    run_demo(out, minutes, json_file)
 
 
 @app.command("app")

@@ -15,6 +15,8 @@ from nediff.restorer import Restorer
 
 FOLDER = Path(__file__).parent / "grey"
 """A run folder like any other."""
+COLOURS = 3
+"""Channels that `ChannelwiseDenoiser` turns into brightness and two differences."""
 
 
 def load_pretrained(channels: int = 1, range: IntensityRange | None = None) -> Restorer:
@@ -34,4 +36,6 @@ def load_pretrained(channels: int = 1, range: IntensityRange | None = None) -> R
         return Restorer(grey.problem, grey.denoiser, config, correction=grey.correction)
     denoiser = ChannelwiseDenoiser(grey.denoiser, channels).to(grey.device)
     problem = Problem.denoising(grey.problem.sigma, channels)
-    return Restorer(problem, denoiser, config, correction=grey.correction)
+    # the correction is that of grey images; turned colours have error bars that need none
+    correction = None if channels == COLOURS else grey.correction
+    return Restorer(problem, denoiser, config, correction=correction)
