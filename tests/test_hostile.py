@@ -290,7 +290,7 @@ def test_tiff_whose_pages_lead_in_a_circle(tmp_path: Path, byteorder: Any, bigti
     """There is no end of them, and tifffile looks for it."""
     path = tmp_path / "a.tif"
     how: Any = {"byteorder": byteorder, "bigtiff": bigtiff, "photometric": "minisblack"}
-    tifffile.imwrite(path, np.stack([GREY] * 3), compression="zlib", **how)
+    tifffile.imwrite(path, np.stack([GREY] * 5), compression="zlib", **how)
     assert scan(list_files(path))
     with tifffile.TiffFile(path) as tif:
         first, last = tif.pages[0].offset, tif.pages[-1].offset

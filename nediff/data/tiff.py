@@ -59,6 +59,8 @@ def _refuse_circles(tif: Any, path: Path) -> None:
         file.seek(place)
         count = int.from_bytes(file.read(kind.tagnosize), _order(kind))
         length = kind.tagnosize + count * kind.tagsize
+        if place + length > file.size:
+            return  # cut short, which tifffile says
         file.seek(place + length)
         place = int.from_bytes(file.read(kind.offsetsize), _order(kind))
         claimed += length + kind.offsetsize
