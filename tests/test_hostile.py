@@ -284,6 +284,27 @@ def test_tiff_that_claims_terabytes(tmp_path: Path, side: int, compression: int)
         read_plain(tmp_path / "a.tif")
 
 
+@pytest.mark.parametrize("byteorder", ["<", ">"])
+@pytest.mark.parametrize("bigtiff", [False, True])
+def test_tiff_whose_pages_lead_in_a_circle(tmp_path: Path, byteorder: Any, bigtiff: bool) -> None:
+    """There is no end of them, and tifffile looks for it."""
+    path = tmp_path / "a.tif"
+    how: Any = {"byteorder": byteorder, "bigtiff": bigtiff, "photometric": "minisblack"}
+    tifffile.imwrite(path, np.stack([GREY] * 5), compression="zlib", **how)
+    assert scan(list_files(path))
+    with tifffile.TiffFile(path) as tif:
+        first, last = tif.pages[0].offset, tif.pages[-1].offset
+        kind, tags = tif.tiff, len(tif.pages[-1].tags)
+    place = last + kind.tagnosize + tags * kind.tagsize
+    content = bytearray(path.read_bytes())
+    assert not any(content[place : place + kind.offsetsize])  # there is no page after the last
+    content[place : place + kind.offsetsize] = struct.pack(kind.offsetformat, first)
+    path.write_bytes(bytes(content))
+    refused(path, "in a circle")
+    with pytest.raises(NediffError, match="in a circle"):
+        read_plain(path)
+
+
 def test_hdf5_of_which_nothing_is_there(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("data", (10**6, 10**6), "f4", chunks=(1000, 1000))

@@ -1,8 +1,9 @@
-"""Commands for several processes at once: `torchrun … -m tests.together FILE OUT`.
+"""Commands for several processes at once.
 
-FILE lists commands; OUT/<number of the process>.json will say how they ended. A command may say
-after which step one process is to be told to stop, or at which it is to be killed or to fail; or
-that the weights are to be in shards (FSDP).
+They are forks of this one, or started by `torchrun … -m tests.together FILE OUT`. FILE lists
+commands; OUT/<number of the process>.json will say how they ended. A command may say after which
+step one process is to be told to stop, or at which it is to be killed or to fail; or that the
+weights are to be in shards (FSDP).
 """
 
 from __future__ import annotations
@@ -12,15 +13,21 @@ import os
 import signal
 import subprocess
 import sys
+import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from accelerate.state import AcceleratorState
+from torch import distributed
+
 from nediff.errors import NediffError
 from nediff.networks import SIZES
 from nediff.networks.unet import UNet
+from nediff.processes import joined
 from tests.command import nediff
 
 SMALL_PARTS = 1000
@@ -59,7 +66,12 @@ def small_paper() -> Iterator[None]:
 
 
 def main() -> None:
-    orders = json.loads(Path(sys.argv[1]).read_text())
+    follow(Path(sys.argv[1]), Path(sys.argv[2]))
+
+
+def follow(spec: Path, out: Path) -> None:
+    """The orders, in this process."""
+    orders = json.loads(spec.read_text())
     outcomes = []
     with patch("nediff.restorer.TILED_FROM", SMALL_PARTS):
         for order in orders:
@@ -72,28 +84,83 @@ def main() -> None:
                 print(outcome.err, file=sys.stderr, flush=True)
                 sys.exit(outcome.code)
     rank = os.environ["RANK"]
-    Path(sys.argv[2], f"{rank}.json").write_text(json.dumps(outcomes))
+    (out / f"{rank}.json").write_text(json.dumps(outcomes))
 
 
 def launch(
     folder: Path, count: int, orders: list[dict[str, Any]], restarts: int = 0
 ) -> list[list[dict[str, Any]]]:
-    """Run the orders in so many processes; how each ended, process by process."""
-    ended = torchrun(folder, count, orders, restarts)
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    """Run the orders in so many processes; how each ended, process by process.
+
+    Forks, which have PyTorch imported already, unless they may have to be started anew.
+    """
+    if restarts:
+        ended = torchrun(folder, count, orders, restarts)
+        assert ended.returncode == 0, ended.stderr[-3000:]
+    else:
+        assert forked(folder, count, orders) == [0] * count
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
+
+
+def forked(folder: Path, count: int, orders: list[dict[str, Any]]) -> list[int]:
+    """The exit codes of forks of this process, with what torchrun would give each of them."""
+    spec = write_orders(folder, orders)
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    shared = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1"}
+    shared |= {"MASTER_PORT": store.port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    children = []
+    for rank in range(count):
+        child = os.fork()
+        if child == 0:
+            _become(shared | {"RANK": rank, "LOCAL_RANK": rank}, spec, folder)
+        children.append(child)
+    return _codes(children)
+
+
+def _codes(children: list[int]) -> list[int]:
+    """Wait for all; if one ends badly, the others have nobody to wait for, and are killed."""
+    codes: dict[int, int] = {}
+    while len(codes) < len(children):
+        for child in [c for c in children if c not in codes]:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                codes[child] = os.waitstatus_to_exitcode(status)
+            elif any(codes.values()):
+                os.kill(child, signal.SIGKILL)
+        time.sleep(0.02)
+    return [codes[child] for child in children]
+
+
+def _become(environment: dict[str, Any], spec: Path, out: Path) -> None:
+    """In the fork: one of several processes, which knows nothing of what it was before."""
+    code = 1
+    try:
+        os.environ.update({name: str(value) for name, value in environment.items()})
+        joined.cache_clear()
+        AcceleratorState._reset_state(reset_partial_state=True)
+        follow(spec, out)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def write_orders(folder: Path, orders: list[dict[str, Any]]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = [{**order, "args": [str(a) for a in order["args"]]} for order in orders]
+    (folder / "orders.json").write_text(json.dumps(spec))
+    return folder / "orders.json"
 
 
 def torchrun(
     folder: Path, count: int, orders: list[dict[str, Any]], restarts: int = 0
 ) -> subprocess.CompletedProcess[str]:
     """The same, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    spec = [{**order, "args": [str(a) for a in order["args"]]} for order in orders]
-    (folder / "orders.json").write_text(json.dumps(spec))
+    spec = write_orders(folder, orders)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={count}", f"--max-restarts={restarts}"]
-    command += ["-m", "tests.together", str(folder / "orders.json"), str(folder)]
+    command += ["-m", "tests.together", str(spec), str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=600

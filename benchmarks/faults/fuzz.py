@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -382,6 +383,8 @@ def campaign(folder: Path, cases: int, seed: int, deadline: Deadline = NEVER) ->
             try:
                 counted += part(1000 * seed + number)
             except BaseException as error:
-                problems.append(f"{type(error).__name__}: {str(error)[:600]}")
+                frames = traceback.extract_tb(error.__traceback__)[:-9:-1]
+                where = " < ".join(frame.name for frame in frames)
+                problems.append(f"{type(error).__name__}: {str(error)[:600]} in {where}")
     seconds = round(time.monotonic() - started)
     return {"cases": sum(counted.values()), **counted, "seconds": seconds, "problems": problems}

@@ -48,8 +48,33 @@ def _strict() -> Iterator[None]:
         raise ValueError(complaints.messages[0])
 
 
+def _refuse_circles(tif: Any, path: Path) -> None:
+    """Lists of tags that fill more than the file: one leads back to another, or they overlap.
+
+    Each ends with the place of the next one; tifffile follows a circle for ever.
+    """
+    kind, file, claimed = tif.tiff, tif.filehandle, 0
+    place = tif.pages.first.offset
+    while 0 < place < file.size and claimed <= file.size:
+        file.seek(place)
+        count = int.from_bytes(file.read(kind.tagnosize), _order(kind))
+        length = kind.tagnosize + count * kind.tagsize
+        if place + length > file.size:
+            return  # cut short, which tifffile says
+        file.seek(place + length)
+        place = int.from_bytes(file.read(kind.offsetsize), _order(kind))
+        claimed += length + kind.offsetsize
+    if claimed > file.size:
+        raise NediffError(f"{path} is damaged: its pages overlap, or lead in a circle.")
+
+
+def _order(kind: Any) -> Literal["little", "big"]:
+    return "little" if kind.byteorder == "<" else "big"
+
+
 def _series(tif: Any, path: Path) -> Any:
     """The one series of pages of equal shape."""
+    _refuse_circles(tif, path)
     with _strict():
         series = tif.series
     if len(series) != 1 or series[0].is_multifile:
