@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from nediff.app.opening import estimated_sigma, open_image
 from nediff.app.pictures import save_pictures, shown_range
 from nediff.app.probing import Probe, Region, answer, histogram, probe
 from nediff.app.restoring import Desk, Result, Settings, read_metadata, start, write_files
+from nediff.app.serve import serving
 from nediff.app.sessions import Sessions
 from nediff.app.training import Look, State, Trainings, look
 from nediff.app.work import Cancelled, Work
@@ -550,6 +552,26 @@ def test_the_page_is_for_this_computer_unless_told() -> None:
     assert is_local("::1")
     assert not is_local("0.0.0.0")
     assert not is_local("192.168.1.4")
+
+
+def test_uploads_have_a_limit_and_nothing_of_them_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    httpx = pytest.importorskip("httpx")
+    monkeypatch.setattr("nediff.app.serve.MOST_MEGABYTES", 1)
+    with serving(None) as address:
+        root = Path(os.environ["GRADIO_TEMP_DIR"])
+        place = httpx.get(f"{address}config").json().get("api_prefix", "")
+        codes = [
+            httpx.post(
+                f"{address.rstrip('/')}{place}/upload",
+                files={"files": ("a.tif", b"0" * size, "image/tiff")},
+                timeout=60,
+            ).status_code
+            for size in (1000, 2_000_000)
+        ]
+        assert codes == [200, 413]
+        sizes = [p.stat().st_size for p in root.rglob("a.tif")]
+        assert sizes == [1000]
+    assert not root.exists()
 
 
 def test_without_gradio_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
