@@ -20,6 +20,7 @@ import tifffile
 import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
+from torch import Tensor
 
 from nediff import keeping
 from nediff.cli.ledger import FINISHED
@@ -501,8 +502,9 @@ def test_training_that_diverges_is_not_saved(
 ) -> None:
     real = Trainer.step
 
-    def diverging(self: Trainer, step: int) -> float:
-        return real(self, step) if step < 10 else float("nan")
+    def diverging(self: Trainer, step: int) -> Tensor:
+        loss = real(self, step)
+        return loss if step < 10 else loss * float("nan")
 
     monkeypatch.setattr(Trainer, "step", diverging)
     command = ("train", data, "--sigma", SIGMA, "--steps", 20, "--out", tmp_path / "run", *TINY)

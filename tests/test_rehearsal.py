@@ -186,10 +186,10 @@ def test_the_pace_weighs_each_phase_by_its_share(noisy: Measurements) -> None:
     trainer = make_trainer(config, noisy, None)
     now, steps = [0.0], []
 
-    def step(k: int) -> float:
+    def step(k: int) -> Tensor:
         steps.append(k)
         now[0] += 1.0 if k < 6 else 10.0 if k < 12 else 100.0  # of 24 steps
-        return 0.0
+        return torch.zeros(())
 
     trainer.step = step  # type: ignore[method-assign]
     pace = Pace(trainer, clock=lambda: now[0])  # to draw takes no time
