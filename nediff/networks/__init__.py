@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from nediff.config import NetworkConfig
-from nediff.networks.ddpmpp import DDPMpp
+from nediff.networks import ddpmpp
 from nediff.networks.denoiser import (
     Denoiser,
     EDMDenoiser,
@@ -68,7 +68,9 @@ def _build(config: NetworkConfig) -> Denoiser:
     if config.kind == "unrolled":
         return _unrolled(config)
     if config.size == "paper":
-        network: DDPMpp | UNet = DDPMpp(config.channels, config.resolution, config.guides)
+        network: ddpmpp.DDPMpp | UNet = ddpmpp.DDPMpp(
+            config.channels, config.resolution, config.guides
+        )
     else:
         network = UNet(config.channels, *SIZES[config.size], guides=config.guides)
     if config.measured:
@@ -110,7 +112,7 @@ def compile_networks(denoiser: Denoiser, backend: str = "inductor") -> None:
 
     torch._dynamo.config.suppress_errors = True
     for module in denoiser.modules():
-        if isinstance(module, (UNet, HomogeneousUNet, DDPMpp)):
+        if isinstance(module, (UNet, HomogeneousUNet, ddpmpp.DDPMpp)):
             module.compile(backend=backend, dynamic=True)
 
 
