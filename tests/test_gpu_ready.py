@@ -82,15 +82,15 @@ def test_a_compiled_network_is_the_same_network(
 
 
 def test_where_compiling_fails_the_network_runs_as_it_is() -> None:
-    trainer_network = build_denoiser(_tiny())
+    network = build_denoiser(_tiny())
     y, sigma = torch.rand(2, 1, 24, 24), torch.full((2,), SIGMA)
-    plain = trainer_network(y, sigma)
+    plain = network(y, sigma)
 
     def broken(*_: Any) -> Callable[..., Tensor]:
         raise RuntimeError("no compiler here")
 
-    compile_networks(trainer_network, backend=broken)  # type: ignore[arg-type]
-    torch.testing.assert_close(trainer_network(y, sigma), plain)
+    compile_networks(network, backend=broken)  # type: ignore[arg-type]
+    torch.testing.assert_close(network(y, sigma), plain)
 
 
 def _tiny() -> Any:
