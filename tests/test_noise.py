@@ -16,6 +16,7 @@ from nediff.noise import (
     estimate_signal_dependence,
     estimate_whiteness,
     gather_blocks,
+    typical_level,
 )
 from nediff.noise.blocks import GROUPS, MOST_BLOCKS
 from nediff.noise.floor import FREQUENCY, jackknife, white_part
@@ -262,3 +263,31 @@ def test_a_training_can_find_out_the_noise_itself(tmp_path: Path) -> None:
         "train", *data, "--sigma", "auto", *options, *operator, "--out", tmp_path / "other"
     )
     assert "--sigma auto needs complete images" in refused.err
+
+
+# --- whatever it is ---
+
+
+@pytest.mark.parametrize("name", ["smooth", "astronaut", "bsd400_gray"])
+def test_the_typical_level_is_not_that_of_the_darkest(name: str) -> None:
+    """Noise ∝ √(0.02 + 2 x): the root of its mean variance within 10 %; flat places say less."""
+    pictures = clean(name, count=24)
+    levels = 0.05 * np.sqrt(0.02 + 2 * np.clip(pictures, 0, 1))
+    images = noisy(pictures, levels, 5)
+    true = float(np.sqrt(np.mean(levels**2)))
+    assert typical_level(images).sigma.value == pytest.approx(true, rel=0.1)
+    assert estimate_level(images).sigma.value < 0.85 * true
+
+
+def test_the_typical_level_of_correlated_noise_is_all_of_it() -> None:
+    """Its white part alone is a small share; 15 % as for `test_correlated_noise_is_found`."""
+    values = correlated(clean("smooth", count=16), BLUR, 0.05, 0).astype(np.float32)
+    found = typical_level(measured(values))
+    assert not found.whiteness.white
+    assert found.sigma.value == pytest.approx(0.05, rel=0.15)
+    assert estimate_level(measured(values)).sigma.value < 0.025
+
+
+def test_the_typical_level_of_white_noise_is_the_level() -> None:
+    images = noisy(clean("edges", count=16), 0.05, 0)
+    assert typical_level(images).sigma == estimate_level(images).sigma

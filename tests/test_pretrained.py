@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
+from scipy.ndimage import gaussian_filter
 
 from nediff.data import IntensityRange
 from nediff.evaluation.calibrate import uncorrected
@@ -57,6 +58,19 @@ def test_the_command_restores_and_samples_without_a_run(tmp_path: Path) -> None:
     clean = 1000 + 3000 * picture(0)
     assert np.sqrt(np.mean((restored - clean) ** 2)) < 0.5 * 240
     assert (out / "sd" / "counts.tif").is_file()
+
+
+def test_correlated_noise_is_restored_with_a_warning(tmp_path: Path) -> None:
+    """As of a developed photograph: no white noise is in it, which is no reason to refuse."""
+    smoothed = gaussian_filter(np.random.default_rng(0).standard_normal((96, 96)), 1.0, mode="wrap")
+    y = picture(0) + 0.08 * smoothed / smoothed.std()
+    tifffile.imwrite(tmp_path / "y.tif", y.astype(np.float32))
+    told = nediff("restore", "--pretrained", tmp_path / "y.tif", "--out", tmp_path / "out")
+    assert told.code == 0, told.err
+    assert "correlated between neighbours" in told.err
+    restored = tifffile.imread(tmp_path / "out" / "restored" / "y.tif")
+    # most of such noise stays, but none is added
+    assert np.std(restored - picture(0)) < 0.08
 
 
 @pytest.mark.parametrize("channels", [1, 2])

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from nediff.data import ImageFile, IntensityRange, choose_range, list_files, open_measurements
 from nediff.errors import NediffError
-from nediff.noise import gather_blocks, levels_by_colour
-from nediff.noise.floor import as_sigma, white_variance
-from nediff.noise.whiteness import total_variance, whiteness_of
+from nediff.noise import levels_by_colour, typical_level
 from nediff.operators import Colour
 
 MOST_PIXELS = 2**24
@@ -98,14 +96,13 @@ def estimated_sigma(opened: Opened, colour: Colour | None = None) -> Level | Non
         if colour is not None:
             (value,) = levels_by_colour(images, colour)
             return Level(value, COLOURED_ERROR * value, white=False)
-        blocks = gather_blocks(images)
-        white = whiteness_of(blocks).white
-        found = as_sigma(white_variance(blocks) if white else total_variance(blocks))
+        noise = typical_level(images)
     except NediffError:
         return None
+    found = noise.sigma
     if not (np.isfinite(found.value) and found.value > 0):
         return None
-    return Level(found.value, found.total_error, white)
+    return Level(found.value, found.total_error, noise.whiteness.white)
 
 
 def plus_minus(value: float, error: float) -> str:

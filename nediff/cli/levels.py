@@ -67,7 +67,7 @@ def parse_simulated(text: str | None) -> Simulated | None:
 
 def estimated_level(images: Measurements, kind: str) -> Estimate:
     """σ in unit range, told from the noisy images themselves; says how sure that is."""
-    from nediff.noise import estimate_level
+    from nediff.noise import estimate_level, typical_level
 
     if kind not in ("denoising", "blur"):
         raise NediffError(
@@ -75,18 +75,47 @@ def estimated_level(images: Measurements, kind: str) -> Estimate:
             "where the instrument sees nothing but noise, and give --sigma; or, with a mask, try "
             "--sigma learn."
         )
-    found = estimate_level(images).sigma
-    say(
-        f"noise estimated from the data: σ = {found.value:.4g} ± {found.total_error:.2g} of the "
-        "range; `nediff diagnose` says whether it is white and the same everywhere"
-    )
+    noise = typical_level(images)
+    found = noise.sigma if noise.signal.dependent else estimate_level(images).sigma
+    _say_found(found, "`nediff diagnose` says whether it is white and the same everywhere")
     if not found.value > 0:
         raise NediffError(
             "No white noise was found in these images; if theirs is correlated (`nediff diagnose` "
             "says so), train with --sigma correlated, else give --sigma."
         )
+    if noise.signal.grows:
+        say(
+            "Careful: it grows with the signal, and this is its middle; --gain auto instead of "
+            "--sigma takes that into account."
+        )
     warn_if_doubtful(found)
     return found
+
+
+def middle_level(images: Measurements) -> float:
+    """σ in unit range for a network made for white noise, whatever the noise is."""
+    from nediff.noise import typical_level
+
+    noise = typical_level(images)
+    _say_found(noise.sigma, "--sigma says it better if you know it")
+    if not noise.sigma.value > 0:
+        raise NediffError("No noise was found in these images; if there is some, give --sigma.")
+    kinds = [
+        "correlated between neighbours" if not noise.whiteness.white else "",
+        "not the same in dark and bright places" if noise.signal.dependent else "",
+    ]
+    if any(kinds):
+        say(
+            f"Careful: the noise is {' and '.join(k for k in kinds if k)}, and this network is "
+            "made for noise that is not; a run of your own does better: see `nediff diagnose`."
+        )
+    warn_if_doubtful(noise.sigma)
+    return noise.sigma.value
+
+
+def _say_found(sigma: Estimate, rest: str) -> None:
+    value, error = f"{sigma.value:.4g}", f"{sigma.total_error:.2g}"
+    say(f"noise estimated from the data: σ = {value} ± {error} of the range; {rest}")
 
 
 def warn_if_doubtful(found: Estimate) -> None:

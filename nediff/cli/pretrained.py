@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nediff.cli.console import counting, say
-from nediff.cli.levels import estimated_level
+from nediff.cli.levels import middle_level
 from nediff.data import Measurements, open_measurements
 from nediff.errors import NediffError
 from nediff.pretrained import FOLDER, load_pretrained
@@ -37,6 +37,6 @@ def pretrained_for(images: str, axes: str | None) -> tuple[Path, Restorer, Measu
 
 def estimated(opened: Measurements, restorer: Restorer) -> float:
     """σ in unit range, where it was not given."""
-    sigma = estimated_level(opened, "denoising").value
+    sigma = middle_level(opened)
     restorer.levels(1, sigma)
     return sigma

@@ -25,10 +25,11 @@ from nediff.diagnosis.flaws import (
 )
 from nediff.diagnosis.scales import FACTORS, ScaleInvariance, Spectrum, compare, spectrum_of
 from nediff.noise.blocks import Blocks, Floats, choose_images, gather_blocks
-from nediff.noise.floor import Estimate, as_sigma, white_variance
-from nediff.noise.signal import PoissonGaussian, signal_of
+from nediff.noise.floor import Estimate
+from nediff.noise.signal import PoissonGaussian
+from nediff.noise.typical import even_out
 from nediff.noise.variation import Variation, by_channel, by_position
-from nediff.noise.whiteness import Whiteness, total_variance, whiteness_of
+from nediff.noise.whiteness import Whiteness
 
 SAMPLED = 64
 """Images whose pixels are looked at as a whole; of large ones a window of WINDOW pixels a side."""
@@ -54,8 +55,8 @@ class Summary:
 class Noise:
     """What was found of the noise; σ in unit range, the dependence on the signal in data units.
 
-    ``sigma`` is that of correlated noise too, and of signal-dependent noise in the middle of the
-    data. ``clipped``: the share of blocks that could not be used.
+    ``sigma`` is that of correlated noise too, and of signal-dependent noise the root of its mean
+    variance. ``clipped``: the share of blocks that could not be used.
     """
 
     sigma: Estimate
@@ -144,21 +145,11 @@ def diagnose(
 
 def _noise(blocks: Blocks, measurements: Measurements) -> tuple[Noise, Floats]:
     """The findings, and the variance of the noise of each block (unit range)."""
-    whiteness = whiteness_of(blocks)
-    measure = white_variance if whiteness.white else total_variance
-    signal = signal_of(blocks, measurements.range, measure)
-    sigma = as_sigma(measure(blocks))
-    variance = np.full(len(blocks), sigma.value**2)
-    if signal.dependent:
-        scale = measurements.range.scale
-        variance = signal.variance(measurements.range.from_unit(blocks.mean)) / scale**2
-        # in units of what the signal explains, the noise is to be even
-        blocks = blocks.divided(variance / variance.mean())
-        even = as_sigma(measure(blocks))
-        sigma = Estimate(math.sqrt(variance.mean()), even.error, even.doubt)
-        whiteness = whiteness_of(blocks)
-    channels, positions = by_channel(blocks, measure), by_position(blocks, measure)
-    return Noise(sigma, channels, positions, signal, whiteness, blocks.clipped), variance
+    even = even_out(blocks, measurements.range)
+    channels = by_channel(even.blocks, even.measure)
+    positions = by_position(even.blocks, even.measure)
+    found = Noise(even.sigma, channels, positions, even.signal, even.whiteness, blocks.clipped)
+    return found, even.variance
 
 
 def _sample(measurements: Measurements, seed: int) -> list[NDArray[np.float32]]:

@@ -7,6 +7,7 @@ from nediff.noise.colour import ColouredNoise, estimate_colour, levels_by_colour
 from nediff.noise.floor import Estimate
 from nediff.noise.level import NoiseLevel, estimate_level
 from nediff.noise.signal import PoissonGaussian, estimate_signal_dependence
+from nediff.noise.typical import EvenNoise, typical_level
 from nediff.noise.variation import Variation, estimate_by_channel, estimate_by_position
 from nediff.noise.whiteness import Whiteness, estimate_whiteness
 
@@ -14,6 +15,7 @@ __all__ = [
     "Blocks",
     "ColouredNoise",
     "Estimate",
+    "EvenNoise",
     "NoiseLevel",
     "PoissonGaussian",
     "Variation",
@@ -26,4 +28,5 @@ __all__ = [
     "estimate_whiteness",
     "gather_blocks",
     "levels_by_colour",
+    "typical_level",
 ]
