@@ -531,6 +531,19 @@ def test_a_stop_before_there_is_a_run_says_so() -> None:
     assert "Resume" in _ending(late, "run")
 
 
+def test_between_validations_the_bar_goes_on_but_not_past_the_next() -> None:
+    """A hundred steps a minute, validated every fifty."""
+    rows = [(50, 30.0, 20.0), (100, 60.0, 21.0)]
+
+    def about(since: float, running: bool = True, steps: int = 1000) -> int:
+        return State(running, steps, rows, "", since).about
+
+    assert [about(s) for s in (0.0, 12.0, 30.0, 300.0)] == [100, 120, 150, 150]
+    assert about(300.0, steps=110) == 110
+    assert about(12.0, running=False) == 100
+    assert State(True, 1000, [], "", 12.0).about == 0
+
+
 def test_a_training_that_cannot_be_says_why(tmp_path: Path) -> None:
     trainings, out = Trainings(), str(tmp_path / "run")
     trainings.start(str(tmp_path / "nowhere"), out, 1, ["--sigma", "0.1"])

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -24,7 +25,7 @@ from nediff.diagnosis import Diagnosis, diagnose
 from nediff.errors import NediffError
 from nediff.restorer import Restorer
 from nediff.runs import CONFIG_FILE, WEIGHTS_FILE, load_config
-from nediff.training.metrics import read_metrics
+from nediff.training.metrics import METRICS_FILE, read_metrics
 
 PREVIEW = 192
 """Side of the square that previews show."""
@@ -74,11 +75,23 @@ class State:
     rows: list[tuple[int, float, float]]
     """(step, seconds, estimated PSNR)."""
     words: str
+    since: float = 0.0
+    """Seconds since the last row."""
 
     @property
     def step(self) -> int:
         """The last step that was validated."""
         return self.rows[-1][0] if self.rows else 0
+
+    @property
+    def about(self) -> int:
+        """The step it should be at by now, at the rate it had, but not past its next validation."""
+        if not self.running or not self.rows:
+            return self.step
+        step, seconds, _ = self.rows[-1]
+        between = step - self.rows[-2][0] if len(self.rows) > 1 else step
+        gone = int(self.since * step / max(seconds, 1e-9))
+        return min(step + min(gone, between), self.steps)
 
     @property
     def finished(self) -> bool:
@@ -161,7 +174,7 @@ class Trainings:
         words = known.words[-1] if known is not None and known.words else ""
         if known is not None and known.stopped and running:
             words = "stopping: it finishes the step at hand and saves"
-        return State(running, steps, rows, words)
+        return State(running, steps, rows, words, _age(folder / METRICS_FILE))
 
     def close(self, patience: float = 60.0) -> None:
         """Stop all, and wait until they are saved."""
@@ -174,6 +187,14 @@ class Trainings:
                 self._known[folder].process.wait(patience)
             except subprocess.TimeoutExpired:
                 self._known[folder].process.kill()
+
+
+def _age(file: Path) -> float:
+    """Seconds since a file was written; 0 where there is none."""
+    try:
+        return max(time.time() - file.stat().st_mtime, 0.0)
+    except OSError:
+        return 0.0
 
 
 def _listen(stream: IO[str], running: _Running, kept: int = 200) -> None:

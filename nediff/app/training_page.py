@@ -182,11 +182,11 @@ def _pictures(parts: _Training, source: str, out: str, first: Any, state: State)
 def _bar(state: State) -> str:
     if not state.steps:
         return drawing.progress_bar(0, state.words or "starting") if state.running else ""
-    share = state.step / state.steps
-    words = f"step {state.step} of {state.steps}"
+    share = state.about / state.steps
+    words = f"about step {state.about} of {state.steps}"
     if state.rows:
         _, seconds, psnr = state.rows[-1]
-        left = seconds / max(state.step, 1) * (state.steps - state.step)
+        left = seconds / max(state.step, 1) * (state.steps - state.about)
         time = "less than a minute" if left < 60 else f"about {math.ceil(left / 60)} minutes"
         words += f", held-out images about {psnr:.2f} dB, {time} left"
     return drawing.progress_bar(share, words if state.running else f"step {state.step}")

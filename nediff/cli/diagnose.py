@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nediff.cli.console import counting, refuse_json_folder, results, say, write_json
+from nediff.cli.console import console, counting, refuse_json_folder, results, say, write_json
 from nediff.data import open_measurements
 from nediff.diagnosis import Diagnosis, diagnose
 from nediff.errors import NediffError
@@ -34,7 +34,8 @@ def run_diagnose(request: DiagnoseRequest) -> None:
         images = open_measurements(
             request.data, range=request.range, axes=request.axes, progress=report
         )
-    found = diagnose(images, request.data, request.axes, request.seed)
+    with console.status("looking at the images"):
+        found = diagnose(images, request.data, request.axes, request.seed)
     write_json(found.to_dict(), request.json_file)
     if request.html_file is not None:
         from nediff.report.diagnosis import write_diagnosis
