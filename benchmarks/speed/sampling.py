@@ -154,11 +154,11 @@ def ratio_on_images(restorer: Restorer, sampler: Sampler, setting: Setting, imag
 
     for i in range(len(clean)):
         y = noisy.image(i)
-        started = time.perf_counter()
+        started = time.process_time()
         copies = torch.from_numpy(np.repeat(y[None], SAMPLES, axis=0)).double()
         z = sampler(copies, denoise, levels, torch.Generator().manual_seed(i))
         drawn = denoise(z, levels[-1].expand(len(z))).float().numpy()
-        seconds += time.perf_counter() - started
+        seconds += time.process_time() - started
         calibration.add(clean.image(i), drawn, restorer.restore(y))
     return calibration.ratio, seconds / (len(clean) * SAMPLES)
 

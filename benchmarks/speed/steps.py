@@ -30,6 +30,8 @@ SIZES = ("tiny", "small", "base")
 STEPS = {"tiny": 12, "small": 6, "base": 2}
 """In each round."""
 BATCH, CROP = 16, 40
+PASSES = 20
+"""Of the best convolution, in each round."""
 
 
 def our_trainer(data: Path, recipe: str, size: str) -> Trainer:
@@ -146,10 +148,10 @@ def measure_size(data: Path, size: str, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         work["deepinv, SURE"] = deepinv_steps(build_denoiser(network), y, folder)
         counted = {key: operations(run) for key, run in work.items()}
-        work["peak"] = peak
+        work["peak"] = lambda: [peak() for _ in range(PASSES)]
         seconds = in_turns(work, rounds)
     found: dict[str, Any] = {"size": size, "steps": count, "batch": BATCH, "peak": name}
-    per_second = [peak_operations / s for s in seconds["peak"]]
+    per_second = [PASSES * peak_operations / s for s in seconds["peak"]]
     found["peak_gflops"] = max(per_second) / 1e9
     rows = {}
     for key in counted:

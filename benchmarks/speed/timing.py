@@ -1,4 +1,8 @@
-"""Timings that can be believed on a busy machine: side by side, in turns, as ratios."""
+"""Timings that can be believed on a busy machine: side by side, in turns, as ratios.
+
+Seconds are of the processor: all candidates have one thread, and waiting for other programs that
+want the core would count against those that take long.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ Work = Callable[[], object]
 
 
 def in_turns(candidates: dict[str, Work], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each candidate in each round; every other round goes backwards.
+    """Processor seconds of each candidate in each round; every other round goes backwards.
 
     One more round before them, which fills caches, does not count. What else the machine does
     slows the candidates of a round alike, so compare within rounds (`ratio`).
@@ -24,9 +28,9 @@ def in_turns(candidates: dict[str, Work], rounds: int) -> dict[str, list[float]]
     for round_ in range(rounds + 1):
         names = list(candidates) if round_ % 2 else list(reversed(candidates))
         for name in names:
-            started = time.perf_counter()
+            started = time.process_time()
             candidates[name]()
-            took = time.perf_counter() - started
+            took = time.process_time() - started
             if round_ > 0:
                 seconds[name].append(took)
     return seconds

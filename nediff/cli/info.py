@@ -97,11 +97,13 @@ _ROWS: list[tuple[str, Callable[[RunSummary], str]]] = [
 
 def _noise(s: RunSummary) -> str:
     scale = s.range[1] - s.range[0]
-    level = (
-        f"{s.sigma:.4g}" if s.sigma_least == s.sigma else f"{s.sigma_least:.4g} to {s.sigma:.4g}"
+    levels = sorted({s.sigma_least, s.sigma})
+    of_range, in_data = (
+        " to ".join(f"{level * unit:.4g}" for level in levels) for unit in (1.0, scale)
     )
-    in_data = "" if scale == 1 else f", {s.sigma * scale:.4g} in data units"
-    return f"σ = {level} of the range{in_data} ({s.sigma_known})"
+    in_data = "" if scale == 1 else f", {in_data} in data units"
+    known = f"{s.sigma_known}, correlated" if s.correlated else s.sigma_known
+    return f"σ = {of_range} of the range{in_data} ({known})"
 
 
 def _db(value: float | None) -> str:

@@ -318,7 +318,8 @@ def _with_its_noise(
     """The measurements and the instrument with their noise: told, simulated or found."""
     if request.sigma == "correlated":
         simulated = request.simulate is not None
-        return *correlated_noise(images, problem, simulated), request.plan
+        plan = replace(request.plan, sigma_known=SigmaConfig(how="estimated"))
+        return *correlated_noise(images, problem, simulated), plan
     if not isinstance(request.sigma, str):
         measurements, sigma = _with_noise(request, images, problem)
         plan = request.plan

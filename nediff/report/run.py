@@ -29,6 +29,8 @@ class RunSummary:
     """… and the least."""
     sigma_known: str
     """given, estimated or learned."""
+    correlated: bool
+    """Whether the noise of neighbouring pixels is."""
     range: tuple[float, float]
     channels: int
     source: str
@@ -85,6 +87,7 @@ def describe_run(folder: Path) -> RunSummary:
         sigma=data.sigma,
         sigma_least=data.sigma if data.sigmas is None else data.sigmas.least,
         sigma_known="given" if known is None else known.how,
+        correlated=config.operator.coloured,
         range=(data.low, data.high),
         channels=data.channels,
         source=data.source,
