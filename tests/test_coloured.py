@@ -179,6 +179,7 @@ def test_the_command_line_trains_restores_and_resumes(noisy: np.ndarray, tmp_pat
     trained = succeeded("train", *options, "--steps", "4", "--size", "tiny")
     assert "correlated noise" in trained.err
     succeeded("train", *options, "--steps", "4", "--size", "tiny", "--resume")
+    assert "estimated, correlated" in " ".join(succeeded("info", run).out.split())
     levels = ("--sigma", run / "sigmas.csv", "--axes", "NHW")
     succeeded("restore", run, data, *levels, "--out", tmp_path / "restored")
     # new images: the run tells their noise by the colour it knows
