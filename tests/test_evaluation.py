@@ -13,6 +13,7 @@ from torch import Tensor
 from nediff.config import DataConfig, NetworkConfig, RunConfig, TrainingConfig
 from nediff.data import open_measurements
 from nediff.evaluation import Calibration, evaluate_blind, evaluate_with_truth, psnr, ssim
+from nediff.evaluation.parts import SIDE, parts_to_judge
 from nediff.networks.denoiser import Denoiser
 from nediff.problem import Problem
 from nediff.recipes import recipe_named
@@ -83,6 +84,49 @@ def test_estimates_without_truth_agree_with_the_truth(white: np.ndarray) -> None
     low, high = result.blind.interval
     assert low < truth < high
     assert alone.spread is None
+
+
+def ramps(*shape: int) -> np.ndarray:
+    """Images whose values do not matter."""
+    return np.broadcast_to(np.linspace(0, 1, shape[-1], dtype=np.float32), shape).copy()
+
+
+@pytest.mark.parametrize(("images", "squares"), [(1, 12), (2, 6), (5, 1)])
+def test_large_images_are_judged_by_different_squares(images: int, squares: int) -> None:
+    whole = open_measurements(ramps(images, 1100, 1300), axes="NHW", range=(0, 1))
+    problem = Problem.denoising(SIGMA, 1)
+    parts = parts_to_judge(whole, problem, 0)
+    assert len(parts) == images * squares
+    seen = np.zeros((images, 1100, 1300), int)
+    for w in parts.windows:
+        assert (w.height, w.width) == (SIDE, SIDE)
+        seen[w.page, w.top : w.top + SIDE, w.left : w.left + SIDE] += 1
+    assert seen.sum() == len(parts) * SIDE**2  # inside …
+    assert seen.max() == 1  # … and none twice
+    assert parts.windows == parts_to_judge(whole, problem, 0).windows
+    assert parts.windows != parts_to_judge(whole, problem, 1).windows
+
+
+def test_small_images_and_those_that_cannot_be_cut_are_judged_whole(white: np.ndarray) -> None:
+    small = open_measurements(white, axes="NHW", range=(0, 1))
+    assert parts_to_judge(small, Problem.denoising(SIGMA, 1), 0).windows == small.windows
+    large = open_measurements(ramps(1, 600, 64), axes="NHW", range=(0, 1))
+    parts = parts_to_judge(large, Problem.denoising(SIGMA, 1), 0)
+    assert {(w.height, w.width) for w in parts.windows} == {(SIDE, 64)}
+    blurred = Problem.blur(torch.ones(3, 3) / 9, SIGMA)
+    assert parts_to_judge(large, blurred, 0).windows == large.windows
+
+
+def test_squares_of_a_large_image_tell_its_error() -> None:
+    """White images of variance 0.15² in noise σ: the error is 0.15²σ²/(0.15² + σ²) of any pixel."""
+    large = np.random.default_rng(0).normal(0.5, 0.15, (1, 600, 700))
+    clean = open_measurements(large, axes="NHW", range=(0, 1))
+    found = evaluate_blind(restorer(0.15**2), clean.simulate(SIGMA, 0), samples=0)
+    pixels = 4 * SIDE**2  # 2 × 2 squares fit
+    tolerance = 4.343 * 5 * 2 / 0.69 / math.sqrt(pixels)
+    error = 0.15**2 * SIGMA**2 / (0.15**2 + SIGMA**2)
+    assert found.images == 1
+    assert abs(found.blind.estimated_psnr + 10 * math.log10(error)) < tolerance
 
 
 def test_law_3_tells_a_wrong_denoiser(white: np.ndarray) -> None:

@@ -134,14 +134,15 @@ PARTS = {
 }
 
 
-def write() -> None:
+def text() -> str:
     """The page, of the parts that are there."""
     lines = [
         "# How fast",
         "",
         "Made by `make bench` (`NEDIFF_DATA` names the folder with `bsd400_gray` and "
         "`bsd68_gray`); every number is in `docs/results/speed`. Candidates take turns "
-        "in one run; figures in brackets are quartiles over the rounds.",
+        "in one run; figures in brackets are quartiles over the rounds. Times are of the "
+        "processor, one thread.",
     ]
     for name, (title, show) in PARTS.items():
         path = OUT / f"{name}.json"
@@ -152,4 +153,9 @@ def write() -> None:
                 f"{by['processor']}, {by['instructions']}, {by['cores']} cores, torch {by['torch']}"
             )
             lines += ["", f"## {title}", "", *show(found["result"]), "", f"({made}.)"]
-    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return "\n".join(lines) + "\n"
+
+
+def write() -> None:
+    """The page into the documentation."""
+    PAGE.write_text(text(), encoding="utf-8")

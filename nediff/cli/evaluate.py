@@ -25,6 +25,7 @@ from nediff.errors import NediffError
 from nediff.evaluation import Evaluation, evaluate_blind, evaluate_with_truth
 from nediff.evaluation.blind import Blind
 from nediff.evaluation.evaluate import Spread
+from nediff.evaluation.parts import SIDE, parts_to_judge
 from nediff.evaluation.revealed import Revealed, SpreadClass
 from nediff.problem import Problem
 from nediff.restorer import Restorer
@@ -83,6 +84,7 @@ def measure(restorer: Restorer, request: EvaluateRequest) -> Evaluation:
     """The figures of a run on the images that were asked for."""
     noisy, clean, lower = _opened(restorer, request)
     if clean is None:
+        _say_parts(noisy, restorer.problem, request.seed)
         with counting("evaluating") as report:
             return evaluate_blind(restorer, noisy, request.samples, request.seed, report)
     clean = trimmed(noisy, clean, restorer.problem)
@@ -90,6 +92,12 @@ def measure(restorer: Restorer, request: EvaluateRequest) -> Evaluation:
         return evaluate_with_truth(
             restorer, noisy, clean, request.samples, lower, request.seed, report, pairs=True
         )
+
+
+def _say_parts(noisy: Measurements, problem: Problem, seed: int) -> None:
+    parts = parts_to_judge(noisy, problem, seed)
+    if parts.windows != noisy.windows:
+        say(f"large images are judged by squares of {SIDE} × {SIDE} pixels, {len(parts)} in all")
 
 
 def _opened(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nediff.data import Measurements
 from nediff.evaluation.blind import Blind, BlindScores
 from nediff.evaluation.calibration import Calibration
+from nediff.evaluation.parts import parts_to_judge
 from nediff.evaluation.views import SampleScores, Scores, View, mean_scores
 from nediff.randomness import derive_key
 from nediff.restorer import Restorer
@@ -125,8 +126,9 @@ def evaluate_blind(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Everything here that needs no truth."""
-    blind = BlindScores(restorer, samples, seed)
+    """Everything here that needs no truth; of large images by squares (parts.py)."""
+    blind, images = BlindScores(restorer, samples, seed), len(noisy)
+    noisy = parts_to_judge(noisy, restorer.problem, seed)
     for i in range(len(noisy)):
         y, name = noisy.image(i), noisy.name(i)
         own = noisy.sigma_of(i, restorer.problem.sigma)
@@ -135,7 +137,7 @@ def evaluate_blind(
         if progress is not None:
             progress(i + 1, len(noisy))
     found = blind.result()
-    return Evaluation(len(noisy), _level(restorer, noisy), found, [], None, found.consistency)
+    return Evaluation(images, _level(restorer, noisy), found, [], None, found.consistency)
 
 
 def _drawn(restorer: Restorer, y: Image, sigma: float, samples: int, seed: int) -> Image | None:
