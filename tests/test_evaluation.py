@@ -122,7 +122,7 @@ def test_squares_of_a_large_image_tell_its_error() -> None:
     large = np.random.default_rng(0).normal(0.5, 0.15, (1, 600, 700))
     clean = open_measurements(large, axes="NHW", range=(0, 1))
     found = evaluate_blind(restorer(0.15**2), clean.simulate(SIGMA, 0), samples=0)
-    pixels = 4 * SIDE**2  # 2 × 2 squares fit
+    pixels = 9 * SIDE**2  # 3 × 3 squares fit
     tolerance = 4.343 * 5 * 2 / 0.69 / math.sqrt(pixels)
     error = 0.15**2 * SIGMA**2 / (0.15**2 + SIGMA**2)
     assert found.images == 1

@@ -10,7 +10,7 @@ from nediff.data import Measurements, Window
 from nediff.problem import Problem
 from nediff.randomness import derive_key
 
-SIDE = 256
+SIDE = 192
 """Of a square, in pixels. Samples of one tell as much of their spread as a noisy image can."""
 SQUARES = 12
 """Of fewer than `FEW` images several each, so many in all …"""
