@@ -136,6 +136,15 @@ def test_law_3_tells_a_wrong_denoiser(white: np.ndarray) -> None:
     assert wrong.predicted_psnr - wrong.estimated_psnr > 1.0  # it believes itself too good
 
 
+def test_a_noise_level_that_is_too_large_is_told() -> None:
+    """Nearly even images, restored for noise of 0.1, with as much of it or half of it."""
+    even = np.random.default_rng(0).normal(0.5, 0.01, (4, 80, 90)).astype(np.float32)
+    clean = open_measurements(even, axes="NHW", range=(0, 1))
+    exact = restorer(0.01**2)
+    assert not evaluate_blind(exact, clean.simulate(SIGMA, 0), samples=0).blind.noise_overstated
+    assert evaluate_blind(exact, clean.simulate(SIGMA / 2, 0), samples=0).blind.noise_overstated
+
+
 def test_spread_of_the_right_sampler_is_right_and_lower_levels_are_reported(
     white: np.ndarray,
 ) -> None:

@@ -217,6 +217,14 @@ def _print(result: Evaluation, kind: str, stabilised: bool) -> None:
 
 def _print_blind(blind: Blind, kind: str, units: str) -> None:
     """What noisy images say without the truth, and what they cannot say."""
+    if blind.noise_overstated:
+        say(
+            "without truth: nothing can be told. These images differ from what is restored by less "
+            "than their noise is said to be, so σ must be too large; give the right one with "
+            "--sigma (`nediff diagnose` estimates it), or train with it.",
+            results,
+        )
+        return
     low, high = blind.interval
     say(
         f"without truth: estimated PSNR{units} {blind.estimated_psnr:.2f} dB (SURE; 95 % "

@@ -134,7 +134,10 @@ def _side_by_side(summaries: Sequence[RunSummary], figures: Sequence[Evaluation]
 _FIGURES: list[tuple[str, Callable[[Evaluation], str | None]]] = [
     ("PSNR", lambda e: f"{e.levels[-1].psnr:.2f} dB" if e.levels else None),
     ("SSIM", lambda e: f"{e.levels[-1].ssim:.4f}" if e.levels else None),
-    ("PSNR without truth (SURE)", lambda e: f"{e.blind.estimated_psnr:.2f} dB"),
+    (
+        "PSNR without truth (SURE)",
+        lambda e: "σ too large" if e.blind.noise_overstated else f"{e.blind.estimated_psnr:.2f} dB",
+    ),
     ("  95 % confidence", lambda e: "{:.2f} to {:.2f} dB".format(*e.blind.interval)),
     (
         "error²/variance (1 is right)",

@@ -43,6 +43,9 @@ class Blind:
     """‖A x − y‖²/(m σ_n²) of the samples: about 1, as for the truth."""
     pairs: Revealed | None = None
     """Samples judged by recorrupted pairs, at a lower contrast."""
+    noise_overstated: bool = False
+    """The images differ from what is restored by less than their noise is said to be: the other
+    figures mean nothing."""
 
 
 class BlindScores:
@@ -113,7 +116,13 @@ class BlindScores:
         error = max(sure.error, 1e-10 * sure.values)
         differences = [math.sqrt(d / error) for d in self._differences]
         equivariance = list(zip(CONTRASTS, differences, strict=True))
-        blind = Blind(sure.psnr, sure.interval, sure.predicted_psnr, equivariance)
+        blind = Blind(
+            sure.psnr,
+            sure.interval,
+            sure.predicted_psnr,
+            equivariance,
+            noise_overstated=sure.overstated,
+        )
         if self.samples < LEAST_SAMPLES:
             return blind
         found = None

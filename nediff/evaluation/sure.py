@@ -52,6 +52,11 @@ class Sure:
         return low, high
 
     @property
+    def overstated(self) -> bool:
+        """Whether σ must be too large: not even the upper end of that interval is an error > 0."""
+        return self.error + NORMAL_95 * math.sqrt(max(self.variance, 0.0)) <= 0
+
+    @property
     def predicted_psnr(self) -> float:
         """From the network's own divergence."""
         return decibels(self.predicted / self.values)
