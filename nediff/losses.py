@@ -27,9 +27,13 @@ def _total(values: Tensor, weight: Tensor | None = None) -> Tensor:
     return weighted.flatten(1).sum(1)
 
 
+NO_ERROR = 100.0
+"""dB: the PSNR of an estimated MSE that is not positive, as it is where σ is said too large."""
+
+
 def decibels(mse: float) -> float:
-    """PSNR = −10 log₁₀ MSE for intensities in [0, 1]; an estimated MSE ≤ 0 counts as 1e-10."""
-    return -10 * math.log10(max(mse, 1e-10))
+    """PSNR = −10 log₁₀ MSE for intensities in [0, 1], at most `NO_ERROR`."""
+    return -10 * math.log10(max(mse, 10 ** (-NO_ERROR / 10)))
 
 
 def rescale(y: Tensor, alpha: Tensor, mu: Tensor, problem: Problem) -> Tensor:

@@ -212,6 +212,15 @@ def test_chance_is_from_image_to_image() -> None:
     assert joined.ratio_error == pytest.approx(image_error.std(ddof=1) / 40**0.5, rel=1e-6)
 
 
+def test_a_noise_level_that_is_too_large_is_refused() -> None:
+    """Nearly even images with noise of σ/2: the errors that pairs tell are negative."""
+    even = np.random.default_rng(0).normal(0.5, 0.1 * SIGMA, (20, SIDE, SIDE)).astype(np.float32)
+    images, exact = open_measurements(even, axes="NHW", range=(0, 1)), restorer((0.1 * SIGMA) ** 2)
+    assert not calibrate(exact, images.simulate(SIGMA, 3)).before.impossible
+    with pytest.raises(NediffError, match="σ must be too large"):
+        calibrate(exact, images.simulate(SIGMA / 2, 3))
+
+
 def test_too_few_images_are_refused(halves: Measurements) -> None:
     with pytest.raises(NediffError, match="at least 4 images"):
         calibrate(two_halves(), halves.simulate(SIGMA, 1).select(range(3)))

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from nediff.errors import did_you_mean, did_you_mean_path
@@ -155,6 +156,29 @@ def test_compare_evaluates_on_the_same_measurements(world: Path, tmp_path: Path)
     assert figures[0] != figures[1]
     table = succeeded("compare", world / "first", world / "second", *on).out
     assert "PSNR without truth" in table
+
+
+def test_compare_says_how_images_are_given(world: Path) -> None:
+    outcome = nediff("compare", world / "first", world / "second", world / "data")
+    assert outcome.code == 2
+    assert f"--images {world / 'data'}" in outcome.err
+
+
+def test_a_training_says_that_the_noise_is_less_than_it_was_told(tmp_path: Path) -> None:
+    """Ramps with noise of 0.02, of which 0.1 is said; after a few steps that shows."""
+    rows, columns = np.mgrid[:64, :64] / 63 - 0.5
+    ramps = np.stack([0.5 + 0.8 * (np.cos(k) * rows + np.sin(k) * columns) for k in range(8)])
+    noisy = ramps + np.random.default_rng(0).normal(0, 0.02, ramps.shape)
+    np.save(tmp_path / "y.npy", noisy.astype(np.float32))
+    data = (tmp_path / "y.npy", "--axes", "NHW", "--range", "0", "1")
+    out = tmp_path / "run"
+    told = succeeded("train", *data, "--sigma", 0.1, "--out", out, "--steps", 60, *TINY)
+    assert "σ must be too large" in told.err
+    assert "σ is too large" in succeeded("info", out).out
+    assert "σ must be too large" in succeeded("evaluate", out, *data[:3], "--samples", 0).out
+    right = tmp_path / "right"
+    told = succeeded("train", *data, "--sigma", 0.02, "--out", right, "--steps", 60, *TINY)
+    assert "too large" not in told.err
 
 
 def test_compare_refuses_what_cannot_be_compared(world: Path, tmp_path: Path) -> None:

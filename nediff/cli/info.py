@@ -13,8 +13,10 @@ from nediff.cli.console import refuse_json_folder, results, say, write_json
 from nediff.cli.evaluate import EvaluateRequest, measure
 from nediff.errors import NediffError
 from nediff.evaluation import Evaluation
+from nediff.losses import NO_ERROR
 from nediff.report.run import RunSummary, describe_run
 from nediff.restorer import Restorer
+from nediff.runs import CONFIG_FILE, HUB_CONFIG_FILE
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def run_compare(request: CompareRequest) -> None:
     refuse_json_folder(request.json_file)
     if len({run.resolve() for run in request.runs}) < 2:
         raise NediffError("Comparing needs at least two different runs.")
-    summaries = [describe_run(run) for run in request.runs]
+    summaries = [_described(run) for run in request.runs]
     figures: list[Evaluation] = []
     if request.on is not None:
         _refuse_incomparable(summaries, request.on)
@@ -56,6 +58,15 @@ def run_compare(request: CompareRequest) -> None:
         row["evaluation"] = evaluation.to_dict()
     write_json({"runs": found}, request.json_file)
     results.print(_side_by_side(summaries, figures))
+
+
+def _described(run: Path) -> RunSummary:
+    if run.is_dir() and not any((run / name).exists() for name in (CONFIG_FILE, HUB_CONFIG_FILE)):
+        raise NediffError(
+            f"{run} is not a run folder: it has no {CONFIG_FILE}. Images to compare runs on are "
+            f"given with --images {run}."
+        )
+    return describe_run(run)
 
 
 def _refuse_incomparable(summaries: Sequence[RunSummary], on: EvaluateRequest) -> None:
@@ -88,7 +99,7 @@ _ROWS: list[tuple[str, Callable[[RunSummary], str]]] = [
     ("network", lambda s: f"{s.size}, {s.kind}, {s.parameters:,} parameters"),
     ("steps", lambda s: f"{s.steps_done} of {s.steps}, {s.seconds / 60:.1f} minutes"),
     ("noisy PSNR", lambda s: _db(s.noisy_psnr)),
-    ("held-out PSNR, estimated", lambda s: _db(s.estimated_psnr)),
+    ("held-out PSNR, estimated", lambda s: _estimated(s)),
     ("error bars", lambda s: _error_bars(s)),
     ("usable", lambda s: "yes" if s.usable else "not yet: no weights were kept so far"),
     ("nediff", lambda s: s.version),
@@ -104,6 +115,12 @@ def _noise(s: RunSummary) -> str:
     in_data = "" if scale == 1 else f", {in_data} in data units"
     known = f"{s.sigma_known}, correlated" if s.correlated else s.sigma_known
     return f"σ = {of_range} of the range{in_data} ({known})"
+
+
+def _estimated(s: RunSummary) -> str:
+    if s.estimated_psnr is not None and s.estimated_psnr >= NO_ERROR:
+        return "none: σ is too large for these images"
+    return _db(s.estimated_psnr)
 
 
 def _db(value: float | None) -> str:

@@ -52,6 +52,7 @@ from nediff.data import (
 )
 from nediff.data.shards import public_name
 from nediff.errors import NediffError
+from nediff.losses import NO_ERROR
 from nediff.networks import build_denoiser, count_parameters
 from nediff.problem import Problem
 from nediff.processes import Processes, joined
@@ -106,7 +107,7 @@ class TrainingBar:
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self.progress, self.task = progress, task
         self.started, self.first, self.done = time.monotonic(), -1, 0
-        self.psnr = ""
+        self.psnr, self.impossible = "", False
 
     def on_step(self, step: int, steps: int) -> None:
         """Move the bar."""
@@ -120,6 +121,7 @@ class TrainingBar:
     def on_validation(self, step: int, estimated_psnr: float, best: bool) -> None:
         """Show the newest estimate; off a terminal, a line each."""
         self.psnr = f"· held-out ≈ {estimated_psnr:.2f} dB"
+        self.impossible = estimated_psnr >= NO_ERROR
         if not console.is_terminal:
             mark = " (best)" if best else ""
             say(f"step {step}: estimated PSNR {estimated_psnr:.2f} dB{mark}")
@@ -512,6 +514,11 @@ def train_with_bar(
             _, finished = run_training(
                 config, measurements, out, shown, stopper, micro_batch=micro_batch, track=track
             )
+    if shown.impossible:
+        say(
+            "Careful: held-out images differ from what is restored by less than their noise is "
+            "said to be; σ must be too large, and images will be restored too smooth."
+        )
     if finished:
         say(f"done: {out} (use it with: nediff restore {out} IMAGES --out restored)")
         return 0

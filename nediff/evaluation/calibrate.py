@@ -94,8 +94,15 @@ def calibrate(
     factor, floor = fit_correction(pairs(bare, fitting, 0), sigma)
     correction = Correction(factor, floor, restorer.sampler)
     judged = pairs(bare, judging, len(fitting))
+    before = summarise_pairs(judged, SAMPLES, sigma)
+    if before.impossible:
+        raise NediffError(
+            "These images differ from what is restored by less than their noise is said to be, so "
+            "σ must be too large, and there is no telling what the error bars are off by. Give the "
+            "right level with --sigma, or train with it. Nothing was changed."
+        )
     judged_again = pairs(corrected(restorer, correction), judging, len(fitting) + len(judging))
-    before, after = (summarise_pairs(part, SAMPLES, sigma) for part in (judged, judged_again))
+    after = summarise_pairs(judged_again, SAMPLES, sigma)
     fitted = frozenset(window.source_name for window in fitting)
     figures = {"fitted_images": len(fitted), "before": asdict(before)}
     correction = replace(correction, found=figures | {"after": asdict(after)})

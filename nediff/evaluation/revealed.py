@@ -32,6 +32,8 @@ TAU = 1.0
 MOST_VALUES = 2**15
 """Of an image, chosen at random."""
 CLASSES = 10
+SURELY = 5.0
+"""Standard errors, which are themselves estimated from few images."""
 
 Values = NDArray[np.float64]
 
@@ -86,6 +88,11 @@ class Revealed:
     true_ratio: float | None
     classes: list[SpreadClass]
     """By predicted variance, the smallest first."""
+
+    @property
+    def impossible(self) -> bool:
+        """Whether errors are surely negative somewhere, as they are if σ is said too large."""
+        return any(c.ratio + SURELY * c.ratio_error < 0 for c in self.classes)
 
 
 def draw_pair(
