@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from nediff.cli import train as train_command
 from nediff.config import RunConfig
 from nediff.data import Measurements, open_measurements
 from nediff.errors import NediffError
-from nediff.keeping import read_tensors
+from nediff.keeping import read_tensors, write_tensors
 from nediff.problem import Problem
 from nediff.recipes import recipe_named
 from nediff.training.batches import BatchSource
@@ -350,3 +351,21 @@ def test_the_package_never_pickles() -> None:
     assert len(sources) > 30
     for source in sources:
         assert not forbidden.search(source.read_text(encoding="utf-8")), source
+
+
+def test_reading_weights_again_and_again_takes_no_memory(tmp_path: Path) -> None:
+    """60,000 tensors; 60 bytes of each, which safetensors' own reader keeps, would be 3.6 MB."""
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        pytest.skip("no /proc here to tell the memory")
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {str(i): torch.zeros(3) for i in range(300)})
+
+    def grown(reads: int) -> float:
+        before = int(statm.read_text().split()[1])
+        for _ in range(reads):
+            read_tensors(path)
+        return (int(statm.read_text().split()[1]) - before) * resource.getpagesize() / 1e6
+
+    grown(50)
+    assert grown(200) < 1.8

@@ -89,7 +89,8 @@ def by_deepinv(data: Path, minutes: float, noisy: Images) -> Result:
 
     def epoch(count: int, scheduled: bool) -> tuple[Any, float]:
         denoiser = build_denoiser(network)
-        trainer = deepinv_trainer(denoiser, Crops(data, count), DEEPINV_RATE, epochs=1)
+        folder = str(MODEL.parent / "deepinv")  # where it leaves its checkpoints
+        trainer = deepinv_trainer(denoiser, Crops(data, count), DEEPINV_RATE, 1, folder)
         if scheduled:
             steps = count // BATCH
             cosine = torch.optim.lr_scheduler.CosineAnnealingLR(trainer.optimizer, steps)
