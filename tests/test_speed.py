@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
+from benchmarks.speed import __main__ as command
 from benchmarks.speed import page
 from benchmarks.speed.growth import exponent
 from benchmarks.speed.quality import minutes_to
@@ -38,3 +42,12 @@ def test_minutes_to_a_target() -> None:
 
 def test_the_exponent_of_a_power_law() -> None:
     assert exponent((1, 2, 4, 8), [3 * n**1.5 for n in (1, 2, 4, 8)]) == pytest.approx(1.5)
+
+
+def test_the_command_takes_parts_or_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(command, "run", lambda name, data: done.append(name))
+    for asked in ([], ["growth", "steps"]):
+        monkeypatch.setattr(sys, "argv", ["speed", *asked, "--data", str(tmp_path)])
+        command.main()
+    assert done == [*page.PARTS, "growth", "steps"]

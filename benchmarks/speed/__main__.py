@@ -50,7 +50,7 @@ def run(name: str, data: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*page.PARTS, []], default=list(page.PARTS))
+    parser.add_argument("parts", nargs="*", choices=[*page.PARTS, []], default=[])
     parser.add_argument("--data", type=Path, default=os.environ.get("NEDIFF_DATA"))
     parser.add_argument("--page", action="store_true", help="only write the page")
     arguments = parser.parse_args()
@@ -58,7 +58,7 @@ def main() -> None:
         return page.write()
     if arguments.data is None:
         parser.error("give the data folder with --data or NEDIFF_DATA")
-    for name in arguments.parts:
+    for name in arguments.parts or page.PARTS:
         run(name, arguments.data)
     return None
 
