@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -594,7 +598,7 @@ def test_without_gradio_the_command_says_what_to_install(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NediffError, match=r"nediff\[app\]"):
-        run_app(None, "127.0.0.1", None, False)
+        run_app(None, "127.0.0.1", None, False, None)
 
 
 # --- other instruments ----------------------------------------------------------------------------
@@ -637,3 +641,22 @@ def test_runs_of_other_instruments_can_be_used(name: str, tmp_path: Path) -> Non
     assert (last.viewer["height"], last.viewer["width"]) == values.shape[-2:]
     words, _ = ask(session, Region(5, 5, 3, 3))
     assert "give or take" in words
+
+
+def test_the_command_tells_programs_its_address_and_ends_at_a_signal() -> None:
+    command = [sys.executable, "-m", "nediff", "app", "--no-browser", "--quiet", "--json"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as page:
+        assert page.stdout is not None
+        words = ""
+        for line in page.stdout:
+            words += line
+            if line == "}\n":
+                break
+        with urllib.request.urlopen(json.loads(words)["address"]) as answer:
+            assert b"nediff" in answer.read()
+        page.send_signal(signal.SIGINT)
+        _, said = page.communicate(timeout=120)
+    assert said == ""

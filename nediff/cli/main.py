@@ -487,6 +487,8 @@ def open_app(
         typer.Option(min=1, max=65535, help="A free one from 7860 on unless told."),
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    json_file: JsonOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Open a web page: drop an image, see it restored, ask how sure that is; or train.
 
@@ -495,7 +497,7 @@ def open_app(
     """
     from nediff.cli.app import run_app
 
-    run_app(run, host, port, browser)
+    run_app(run, host, port, browser, json_file)
 
 
 @app.command()
