@@ -23,7 +23,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from nediff.config import RunConfig
+from nediff.config import RunConfig, TrainingConfig
 from nediff.data import Measurements
 from nediff.networks import Denoiser, build_spread
 from nediff.networks.spread import SpreadNetwork
@@ -102,6 +102,11 @@ def with_spread(
     return Restorer(problem, denoiser, config, UnmeasuredSpread(network, share))
 
 
+def spread_steps(settings: TrainingConfig) -> int:
+    """How long the small network is trained."""
+    return max(20, int(SHARE_OF_STEPS * settings.steps))
+
+
 def learn_spread(
     denoiser: Denoiser,
     config: RunConfig,
@@ -114,7 +119,7 @@ def learn_spread(
     None if ``stop()`` said so on the way.
     """
     settings = config.training
-    steps = max(20, int(SHARE_OF_STEPS * settings.steps))
+    steps = spread_steps(settings)
     device = next(denoiser.parameters()).device
     spread = build_spread(config.network, settings.seed).to(device)
     optimizer = torch.optim.Adam(spread.parameters(), lr=2e-3, betas=(0.9, 0.99))
@@ -145,7 +150,8 @@ def _tasks(restorer: Restorer, train: Measurements, processes: Processes) -> Tas
         return Draws(seed, "spread", samples, restorer.device)
 
     if restorer.problem.kind == "demosaicing" or _is_blur(restorer.problem):
-        return _averaged_tasks(restorer, train, seed, OWN_SQUARES, processes)
+        squares = min(OWN_SQUARES, spread_steps(settings) * settings.batch)  # no more are looked at
+        return _averaged_tasks(restorer, train, seed, squares, processes)
     if isinstance(operator, Mask):
         masked = source(1)
         return lambda step: [
