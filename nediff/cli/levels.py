@@ -67,7 +67,8 @@ def parse_simulated(text: str | None) -> Simulated | None:
 
 def estimated_level(images: Measurements, kind: str) -> Estimate:
     """σ in unit range, told from the noisy images themselves; says how sure that is."""
-    from nediff.noise import estimate_level, typical_level
+    from nediff.noise import typical_level
+    from nediff.noise.level import level_of
 
     if kind not in ("denoising", "blur"):
         raise NediffError(
@@ -76,7 +77,7 @@ def estimated_level(images: Measurements, kind: str) -> Estimate:
             "--sigma learn."
         )
     noise = typical_level(images)
-    found = noise.sigma if noise.signal.dependent else estimate_level(images).sigma
+    found = noise.sigma if noise.signal.dependent else level_of(noise.blocks).sigma
     _say_found(found, "`nediff diagnose` says whether it is white and the same everywhere")
     if not found.value > 0:
         raise NediffError(

@@ -11,7 +11,7 @@ from nediff.problem import Problem
 from nediff.randomness import derive_key
 
 SIDE = 192
-"""Of a square, in pixels. Samples of one tell as much of their spread as a noisy image can."""
+"""Of a square, in pixels: about as many as a recorrupted pair looks at (`revealed.MOST_VALUES`)."""
 SQUARES = 12
 """Of fewer than `FEW` images several each, so many in all …"""
 FEW = 4

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from nediff.divergence import Map, expand
-from nediff.losses import decibels
+from nediff.losses import NO_ERROR, decibels
 from nediff.problem import Problem
 
 NORMAL_95 = 1.96
@@ -54,7 +54,7 @@ class Sure:
     @property
     def overstated(self) -> bool:
         """Whether σ must be too large: not even the upper end of that interval is an error > 0."""
-        return self.error + NORMAL_95 * math.sqrt(max(self.variance, 0.0)) <= 0
+        return self.interval[0] >= NO_ERROR
 
     @property
     def predicted_psnr(self) -> float:
