@@ -121,7 +121,7 @@ class Perceptual:
         weights = _read_exported(_file(self.folder, INCEPTION))
         _expect(weights, INCEPTION, "net.Conv2d_1a_3x3.w", (32, 3, 3, 3))
         _expect(weights, INCEPTION, "net.Mixed_6e.branch_pool.w", (192, 768, 1, 1))
-        return {name.removeprefix("net."): value for name, value in weights.items()}
+        return {name.removeprefix("net."): _channels_last(value) for name, value in weights.items()}
 
     @torch.no_grad()
     def _map(self, function: Callable[..., Tensor], *images: Images) -> Array:
@@ -195,6 +195,11 @@ def _pictures(images: Images) -> Tensor:
     return x.expand(-1, 3, -1, -1)
 
 
+def _channels_last(x: Tensor) -> Tensor:
+    """The same numbers, channels innermost: Inception is a third faster so on a processor."""
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+
+
 @contextmanager
 def _threads(number: int) -> Iterator[None]:
     before = torch.get_num_threads()
@@ -247,6 +252,7 @@ def _inception_features(x: Tensor, weights: Weights) -> Tensor:
     As Inception v3, but the poolings inside the blocks do not count what lies over the edge.
     """
     size = (299, 299)
+    x = _channels_last(x)
     x = 2 * interpolate(x, size, mode="bilinear", align_corners=False) - 1
     x = _convolve(x, weights, "Conv2d_1a_3x3", stride=2, same=False)
     x = _convolve(x, weights, "Conv2d_2a_3x3", same=False)

@@ -103,7 +103,7 @@ def _sampled(restorer: Restorer, model: Model, workspace: Workspace) -> Result:
         "spectrum": scoring.radial_spectrum(estimate),
         "fid_name": scoring.fid_name(workspace),
         "fid": scoring.fid(workspace, model.images, estimate, side),
-        "fid_truth": scoring.fid(workspace, model.images, truth, side),
+        "fid_truth": scoring.fid_floor(workspace, model.images, truth, side),
         "samplers": {},
     }
     few = min(workspace.scale.calibrated, len(truth))

@@ -97,12 +97,12 @@ CPU = Scale(
     steps=_equal_minutes(2100),
     operator_steps={
         "inpainting": {"ei": 2610, "paper": 2590, "default": 7200, "ambient": 8500},
-        "demosaicing": {"ei": 890, "paper": 890, "default": 2490, "ambient": 3040},
+        "demosaicing": {"ei": 590, "paper": 590, "default": 1660, "ambient": 2030},
     },
-    operator_minutes={"inpainting": 30, "demosaicing": 12},
+    operator_minutes={"inpainting": 30, "demosaicing": 8},
     counts=(10, 30, 100, 300, 1000, None),
-    count_steps=850,
-    ablation_steps={"paper": 490, "sure": 490, "default": 700},
+    count_steps=600,
+    ablation_steps={"paper": 350, "sure": 350, "default": 500},
     keeps=("afhq-0.075-default", "inpainting-afhq-0.075-default"),
 )
 PAPER = Scale(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from nediff.restorer import Restorer
 from nediff.sampling import SamplerSettings
 
 Images = NDArray[np.float32]
+Statistics = tuple[NDArray[np.float64], NDArray[np.float64]]
 BATCH = 16
 REFERENCE = 1000
 """Clean training images that FID is measured against, at most."""
@@ -91,9 +92,18 @@ def fid(workspace: Workspace, images: str, restored: Images, side: int) -> float
     perceptual = metrics(workspace)
     if perceptual is None:
         return None
-    mean, covariance = _reference(workspace, perceptual, images, side)
     found = statistics(perceptual.features(restored))
-    return round(frechet(*found, mean, covariance), 4)
+    return round(frechet(*found, *_reference(workspace, perceptual, images, side)), 4)
+
+
+def fid_floor(workspace: Workspace, images: str, truth: Images, side: int) -> float | None:
+    """FID of the true validation images themselves, the least that any restoration can hope for."""
+    perceptual = metrics(workspace)
+    if perceptual is None:
+        return None
+    name = f"{images}-truth{len(truth)}-{side}"
+    found = _kept_statistics(workspace, perceptual, name, lambda: truth)
+    return round(frechet(*found, *_reference(workspace, perceptual, images, side)), 4)
 
 
 def fid_name(workspace: Workspace) -> str | None:
@@ -104,13 +114,26 @@ def fid_name(workspace: Workspace) -> str | None:
 
 def _reference(
     workspace: Workspace, perceptual: PerceptualMetrics, images: str, side: int
-) -> tuple[Any, Any]:
-    """Statistics of the features of the first clean training images, kept once computed."""
-    path = workspace.runs / "features" / f"{images}-{side}-{perceptual.fid_name}.npz"
-    if not path.is_file():
+) -> Statistics:
+    """Of the features of the first clean training images."""
+
+    def pictures() -> Images:
         clean = open_set(workspace, images, "train", side)
-        pictures = np.stack([clean.image(i) for i in range(min(REFERENCE, len(clean)))])
-        mean, covariance = statistics(perceptual.features(pictures))
+        return np.stack([clean.image(i) for i in range(min(REFERENCE, len(clean)))])
+
+    return _kept_statistics(workspace, perceptual, f"{images}-{side}", pictures)
+
+
+def _kept_statistics(
+    workspace: Workspace,
+    perceptual: PerceptualMetrics,
+    name: str,
+    pictures: Callable[[], Images],
+) -> Statistics:
+    """Mean and covariance of the features of a set that many pieces ask for, computed once."""
+    path = workspace.runs / "features" / f"{name}-{perceptual.fid_name}.npz"
+    if not path.is_file():
+        mean, covariance = statistics(perceptual.features(pictures()))
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as temporary, open(temporary, "wb") as file:
             np.savez(file, mean=mean, covariance=covariance)

@@ -70,7 +70,7 @@ def run(model: Model, workspace: Workspace) -> Result:
     out: Result = {"trained": model.record(workspace), "images": len(truth)}
     out |= {"sampler": settings.solver, "fid_reference": scoring.REFERENCE}
     out["fid_name"] = scoring.fid_name(workspace)
-    out["fid_truth"] = scoring.fid(workspace, model.images, truth, side)
+    out["fid_truth"] = scoring.fid_floor(workspace, model.images, truth, side)
     for name, images in (("estimate", estimate), ("sample", one)):
         out[name] = scoring.image_scores(images, truth, perceptual)
         out[name]["fid"] = scoring.fid(workspace, model.images, images, side)
