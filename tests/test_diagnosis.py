@@ -87,6 +87,32 @@ def test_each_kind_of_bad_noise_has_its_warning(pictures: NDArray[np.float64]) -
         assert plain == {"few_images"}
 
 
+def test_images_of_two_noise_levels_are_told_from_images_of_one(tmp_path: Path) -> None:
+    """A quarter of the images with 1.5 or 2 times the noise, or half of it; taking turns or not.
+
+    The single σ is then that of the least noisy, within a tenth: what the warning says of it.
+    """
+    for name, count in (("power", 24), ("smooth", 100), ("edges", 100)):
+        pictures = clean(name, count=count)
+        for seed, factor in ((0, 1.5), (1, 2.0), (2, 0.5)):
+            few = np.arange(count) < count // 4 if seed else np.arange(count) % 4 == 0
+            sigma = SIGMA * np.where(few, factor, 1.0)[:, None, None, None]
+            found = diagnose(measured(with_noise(pictures, sigma, seed)))
+            assert "images" in {w.code for w in found.warnings}, (name, factor)
+            assert found.noise.sigma.value == pytest.approx(SIGMA * min(factor, 1), rel=0.1)
+            assert "images" not in codes(with_noise(pictures, SIGMA, seed)), name
+    stray = np.where(np.arange(24) == 5, 2.0, 1.0)[:, None, None, None]  # one of 24 does no harm
+    assert "images" not in codes(with_noise(clean("power", count=24), SIGMA * stray, 0))
+    two = with_noise(
+        clean("smooth", count=2, side=128), SIGMA * np.array([1, 2])[:, None, None, None], 0
+    )
+    for i, image in enumerate(two):
+        tifffile.imwrite(tmp_path / f"{i}.tif", image[0])
+    out = tmp_path.parent / f"{tmp_path.name}-run"
+    said = nediff("train", tmp_path, "--sigma", "auto", "--range", 0, 1, "--steps", 1, "--out", out)
+    assert "The images differ in their noise" in " ".join(said.err.split())
+
+
 def test_the_command_tells_train_what_noise_it_is(pictures: NDArray[np.float64]) -> None:
     """var = 0.05² (0.2 + 1.6 x) is a gain of 0.004; what is left without light is read noise."""
     white = np.random.default_rng(0).normal(size=pictures.shape)
@@ -216,7 +242,7 @@ def test_the_contrast_score_of_a_known_spread() -> None:
         zeros = np.zeros(4000)
         group = np.arange(4000) % 20
         energy = cosine_energies(pixels)
-        blocks = Blocks(energy, zeros, group, zeros, zeros, group, 0.0, (0.0, 1.0))
+        blocks = Blocks(energy, zeros, group, zeros, zeros, group, group, 0.0, (0.0, 1.0))
         found = contrast_of(blocks, np.zeros(len(blocks)))
         assert found.decades == pytest.approx(decades, rel=0.2)
     flat = noisy(np.full((8, 1, 32, 32), 0.5), 0.1, 0)

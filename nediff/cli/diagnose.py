@@ -86,6 +86,10 @@ def _noise(found: Diagnosis) -> Iterator[str]:
     if len(places) > 1:
         verdict = "it differs" if noise.positions.varies else "the same everywhere"
         yield f"  by place: {min(places):.4f} to {max(places):.4f} ({verdict})"
+    images = [s.value for s in noise.images.sigmas]
+    if len(images) > 1:
+        verdict = "they differ" if noise.images.varies else "the same, as far as can be seen"
+        yield f"  by image: {min(images):.4f} to {max(images):.4f} ({verdict})"
     signal = noise.signal
     if signal.dependent:
         line = f"{signal.gain:.4g} × value {signal.constant:+.4g}"

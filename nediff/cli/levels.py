@@ -67,8 +67,10 @@ def parse_simulated(text: str | None) -> Simulated | None:
 
 def estimated_level(images: Measurements, kind: str) -> Estimate:
     """σ in unit range, told from the noisy images themselves; says how sure that is."""
+    from nediff.diagnosis.advice import images_in_words
     from nediff.noise import typical_level
     from nediff.noise.level import level_of
+    from nediff.noise.variation import by_image
 
     if kind not in ("denoising", "blur"):
         raise NediffError(
@@ -89,6 +91,9 @@ def estimated_level(images: Measurements, kind: str) -> Estimate:
             "Careful: it grows with the signal, and this is its middle; --gain auto instead of "
             "--sigma takes that into account."
         )
+    images_differ = by_image(noise.blocks, noise.measure)
+    if images_differ.varies:
+        say(f"Careful: {' '.join(images_in_words(images_differ, images.range))}")
     warn_if_doubtful(found)
     return found
 

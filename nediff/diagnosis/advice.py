@@ -11,6 +11,7 @@ from nediff.diagnosis.contrast import Contrast
 from nediff.diagnosis.expectation import SQUARE, Expectation
 from nediff.diagnosis.flaws import Clipping, Copies, Rounding
 from nediff.diagnosis.scales import ScaleInvariance
+from nediff.noise.variation import ByImage
 
 if TYPE_CHECKING:
     from nediff.diagnosis.diagnose import Noise
@@ -160,6 +161,8 @@ def _about_evenness(noise: Noise, range: IntensityRange) -> Iterator[Advice]:
             f"The channels differ in their noise: σ = {values} in data units.",
             "Divide each channel by its σ before training, or train on them one by one.",
         )
+    if noise.images.varies:
+        yield Advice("images", *images_in_words(noise.images, range))
     if noise.positions.varies:
         places = [s.value * range.scale for s in noise.positions.sigmas]
         yield Advice(
@@ -168,6 +171,18 @@ def _about_evenness(noise: Noise, range: IntensityRange) -> Iterator[Advice]:
             f"{max(places):.3g} in data units.",
             "Divide by a map of σ before training, or crop to where it is even.",
         )
+
+
+def images_in_words(images: ByImage, range: IntensityRange) -> tuple[str, str]:
+    """What is the matter where images differ in their noise, and what to do."""
+    levels = [s.value * range.scale for s in images.sigmas]
+    return (
+        f"The images differ in their noise: σ from {min(levels):.3g} to {max(levels):.3g} in data "
+        f"units, {len(images.odd)} of {len(images.images)} far off the others. A single σ would be "
+        "that of the least noisy.",
+        "Train on images of one instrument and setting at a time, or give the level of each image "
+        "in a CSV file (--sigma levels.csv).",
+    )
 
 
 def _signal(noise: Noise) -> Advice:

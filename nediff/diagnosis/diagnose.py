@@ -28,7 +28,7 @@ from nediff.noise.blocks import Blocks, Floats, choose_images, gather_blocks
 from nediff.noise.floor import Estimate
 from nediff.noise.signal import PoissonGaussian
 from nediff.noise.typical import even_out
-from nediff.noise.variation import Variation, by_channel, by_position
+from nediff.noise.variation import ByImage, Variation, by_channel, by_image, by_position
 from nediff.noise.whiteness import Whiteness
 
 SAMPLED = 64
@@ -62,6 +62,7 @@ class Noise:
     sigma: Estimate
     channels: Variation
     positions: Variation
+    images: ByImage
     signal: PoissonGaussian
     whiteness: Whiteness
     clipped: float
@@ -88,7 +89,7 @@ class Diagnosis:
         found["noise"]["signal"]["dependent"] = self.noise.signal.dependent
         found["noise"]["whiteness"]["white"] = self.noise.whiteness.white
         found["noise"]["whiteness"]["kernel"] = self.noise.whiteness.kernel
-        for key in ("channels", "positions"):
+        for key in ("channels", "positions", "images"):
             found["noise"][key]["varies"] = getattr(self.noise, key).varies
         found["contrast"]["plausible"] = self.contrast.plausible
         for row, scale in zip(found["scales"], self.scales, strict=True):
@@ -148,7 +149,10 @@ def _noise(blocks: Blocks, measurements: Measurements) -> tuple[Noise, Floats]:
     even = even_out(blocks, measurements.range)
     channels = by_channel(even.blocks, even.measure)
     positions = by_position(even.blocks, even.measure)
-    found = Noise(even.sigma, channels, positions, even.signal, even.whiteness, blocks.clipped)
+    images = by_image(even.blocks, even.measure)
+    found = Noise(
+        even.sigma, channels, positions, images, even.signal, even.whiteness, blocks.clipped
+    )
     return found, even.variance
 
 

@@ -36,7 +36,8 @@ class Blocks:
     """n blocks of one channel each, in unit range.
 
     ``energy`` (n, 64): squared orthonormal cosine coefficients, of the mean (column 0) zero;
-    ``mean``, ``channel``, ``row`` and ``column`` (as fractions of the image) and ``group`` (n,).
+    ``mean``, ``channel``, ``row`` and ``column`` (as fractions of the image), ``group`` and
+    ``image`` (n,).
     ``clipped``: the share of the blocks looked at that held a value at an end of the data, or were
     of one value; they are left out unless hardly any other is left.
     """
@@ -47,6 +48,7 @@ class Blocks:
     row: Floats
     column: Floats
     group: Integers
+    image: Integers
     clipped: float
     ends: tuple[float, float]
     """The smallest and the largest value of the images looked at."""
@@ -56,8 +58,13 @@ class Blocks:
 
     def select(self, chosen: NDArray[np.bool_]) -> Blocks:
         """Some of the blocks."""
-        columns = ("energy", "mean", "channel", "row", "column", "group")
+        columns = ("energy", "mean", "channel", "row", "column", "group", "image")
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
+
+    def of_image(self, image: int) -> Blocks:
+        """Those of one image, with parts of it as groups."""
+        own = self.select(self.image == image)
+        return replace(own, group=_tiles(own.row, own.column) % GROUPS)
 
     def divided(self, variance: Floats) -> Blocks:
         """The energies in units of a variance (n,) of their own."""
@@ -84,8 +91,8 @@ def gather_blocks(measurements: Measurements, seed: int = 0) -> Blocks:
     ends = _ends(measurements, kept)
     share = MOST_BLOCKS / len(kept)
     tables = [
-        _blocks_of(window, ends, place, i, len(kept), share * min(1, place[2] * place[3]))
-        for i, image in enumerate(kept)
+        _blocks_of(window, ends, place, image, len(kept), share * min(1, place[2] * place[3]))
+        for image in kept
         for window, place in _windows(measurements, image)
     ]
     return _joined(tables, (float(ends[0].min()), float(ends[1].max())))
@@ -128,7 +135,12 @@ def _stride(height: int, width: int, channels: int, share: float) -> int:
     return stride + 1 if stride % SIDE == 0 else stride
 
 
-_Table = tuple[NDArray[np.float32], Floats, Integers, Floats, Floats, Integers, int]
+_Table = tuple[NDArray[np.float32], Floats, Integers, Floats, Floats, Integers, Integers, int]
+
+
+def _tiles(rows: Floats, columns: Floats) -> Integers:
+    """In which of 8 × 8 parts of its image a block lies."""
+    return (rows * _TILES).astype(np.int64) * _TILES + (columns * _TILES).astype(np.int64)
 
 
 def cosine_energies(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -143,11 +155,11 @@ def _blocks_of(
     window: NDArray[np.float32],
     ends: Floats,
     place: tuple[float, float, float, float],
-    index: int,
+    image: int,
     images: int,
     share: float,
 ) -> _Table:
-    """Energies, means, channels, rows, columns, groups, and how many blocks are left out last."""
+    """The columns of `Blocks`, energies to images, and how many blocks are left out last."""
     channels, height, width = window.shape
     stride = _stride(height, width, channels, share)
     view = np.lib.stride_tricks.sliding_window_view(window, (SIDE, SIDE), axis=(1, 2))
@@ -160,10 +172,9 @@ def _blocks_of(
     energy = cosine_energies(pixels)
     rows = place[0] + place[2] * (grid[1] * stride + SIDE / 2) / height
     columns = place[1] + place[3] * (grid[2] * stride + SIDE / 2) / width
-    group = np.full(len(means), index % GROUPS)
+    group = np.full(len(means), image % GROUPS)
     if images < GROUPS:
-        tile = (rows * _TILES).astype(int) * _TILES + (columns * _TILES).astype(int)
-        group = (tile + 7 * index) % GROUPS
+        group = (_tiles(rows, columns) + 7 * image) % GROUPS
     order = np.argsort(~whole, kind="stable")
     return (
         energy[order],
@@ -172,6 +183,7 @@ def _blocks_of(
         rows[order],
         columns[order],
         group[order],
+        np.full(len(means), image),
         int((~whole).sum()),
     )
 
@@ -179,9 +191,9 @@ def _blocks_of(
 def _joined(tables: list[_Table], ends: tuple[float, float]) -> Blocks:
     """All blocks that are whole; the others too where fewer than 64 and a hundredth are."""
     total = sum(len(table[1]) for table in tables)
-    left_out = sum(table[6] for table in tables)
+    left_out = sum(table[7] for table in tables)
     enough = total - left_out >= max(64, total // 100)
-    kept = [len(table[1]) - table[6] if enough else len(table[1]) for table in tables]
+    kept = [len(table[1]) - table[7] if enough else len(table[1]) for table in tables]
     tables_kept = list(zip(tables, kept, strict=True))
     return Blocks(
         energy=np.concatenate([table[0][:n] for table, n in tables_kept]),
@@ -190,6 +202,7 @@ def _joined(tables: list[_Table], ends: tuple[float, float]) -> Blocks:
         row=np.concatenate([table[3][:n] for table, n in tables_kept]),
         column=np.concatenate([table[4][:n] for table, n in tables_kept]),
         group=np.concatenate([table[5][:n] for table, n in tables_kept]),
+        image=np.concatenate([table[6][:n] for table, n in tables_kept]),
         clipped=left_out / total,
         ends=ends,
     )

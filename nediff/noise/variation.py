@@ -19,6 +19,13 @@ LEAST_BLOCKS = 800
 SIGNIFICANCE = 1e-3
 MATERIAL = 0.1
 """σ that differs by less than this share from the mean may as well be the same."""
+MOST_IMAGES = 64
+LEAST_IN_IMAGE = 200
+"""Blocks of an image that is compared with others; one with fewer says too little by itself."""
+MATERIAL_BY_IMAGE = 0.25
+"""Between images: what texture an estimate of a single one lets through is no other noise."""
+LEAST_ODD = 0.1
+"""The share of images with another noise that matters."""
 _FREEDOM = 8  # of the errors: in few images the flat blocks are in few of their parts
 
 
@@ -40,7 +47,7 @@ class Variation:
         return len(self.odd) > 0
 
 
-def compare(sigmas: Sequence[Estimate]) -> Variation:
+def compare(sigmas: Sequence[Estimate], material: float = MATERIAL) -> Variation:
     """t_i = (σ_i − mean) / error_i, with weights 1/error² for the mean.
 
     The errors are estimates from few parts, so t is compared with Student's law.
@@ -52,7 +59,7 @@ def compare(sigmas: Sequence[Estimate]) -> Variation:
         return Variation(tuple(sigmas), 1.0, ())
     mean = float(np.average(values, weights=errors**-2.0))
     chances = 2 * len(values) * student.sf(np.abs(values - mean) / errors, df=_FREEDOM)
-    odd = np.flatnonzero((chances < SIGNIFICANCE) & (np.abs(values - mean) > MATERIAL * mean))
+    odd = np.flatnonzero((chances < SIGNIFICANCE) & (np.abs(values - mean) > material * mean))
     return Variation(tuple(sigmas), min(1.0, float(chances.min())), tuple(int(k) for k in odd))
 
 
@@ -80,3 +87,30 @@ def by_position(blocks: Blocks, measure: Measure = white_variance) -> Variation:
         if min(len(part) for part in parts) >= LEAST_BLOCKS:
             return compare([as_sigma(measure(part)) for part in parts])
     return compare([as_sigma(measure(blocks))])
+
+
+@dataclass(frozen=True)
+class ByImage(Variation):
+    """σ of some images by themselves; ``images`` are their numbers."""
+
+    images: tuple[int, ...]
+
+    @property
+    def varies(self) -> bool:
+        """Whether they must be taken to be of several kinds; a stray one among many is not."""
+        return len(self.odd) > 0 and len(self.odd) >= LEAST_ODD * len(self.images)
+
+
+def by_image(blocks: Blocks, measure: Measure = white_variance) -> ByImage:
+    """σ of up to MOST_IMAGES images: are they of one instrument at one setting?
+
+    One σ for all would be that of the least noisy, since these have the flattest blocks.
+    """
+    numbers, counts = np.unique(blocks.image, return_counts=True)
+    able = numbers[counts >= LEAST_IN_IMAGE]
+    # drawn, not every k-th: kinds of images often take turns
+    drawn = np.random.default_rng(0x1A6E).permutation(len(able))[:MOST_IMAGES]
+    chosen = tuple(int(image) for image in able[np.sort(drawn)])
+    sigmas = [as_sigma(measure(blocks.of_image(image))) for image in chosen]
+    found = compare(sigmas, MATERIAL_BY_IMAGE)
+    return ByImage(found.sigmas, found.p_value, found.odd, chosen)
