@@ -263,8 +263,8 @@ def table(workspace: Workspace) -> str:
     for row in found:
         failed = [c for c in row["checks"] if c["holds"] is False and c["clear"]]
         if failed:
-            words = "; ".join(f"{c['of']} ({c['figures']})" for c in failed)
-            lines += ["", f"**{row['claim']}** Not so: {words}."]
+            lines += ["", f"**{row['claim']}** Not so:", ""]
+            lines += [f"- {c['of']} ({c['figures']})" for c in failed]
     return "\n".join(lines) + "\n"
 
 
