@@ -79,6 +79,15 @@ def test_no_row_is_missing(everything: Path) -> None:
     assert len(rows["claims"]) == len(claims.CLAIMS)
 
 
+def test_what_few_images_cost_is_told_from_what_the_method_costs(everything: Path) -> None:
+    found = complexity.rows(Workspace(TINY, everything, everything / "runs"))
+    most = max(row["count"] for row in found)
+    whole = {(r["method"], r["sigma"]): r["excess"] for r in found if r["count"] == most}
+    for row in found:
+        expected = row["excess"] - whole[row["method"], row["sigma"]]
+        assert row["lost"] == pytest.approx(expected, abs=1e-12)
+
+
 def test_figures_need_no_network(everything: Path, tmp_path: Path) -> None:
     """Pictures are drawn where a network was trained, and put together anywhere."""
     for folder in ("pieces", "examples"):
