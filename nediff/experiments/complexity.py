@@ -98,7 +98,8 @@ def table(workspace: Workspace) -> str:
         f"{workspace.scale.count_steps} training steps for every N; the slope of its logarithm "
         "against log N (−0.5 for σ²/√N), and that of the excess over the same method on all "
         "images, which leaves out what the short training itself costs. A tenth of the N images is "
-        "held out to choose the best moment of the run, without truth. Above σ_n by D(αy, ασ)/α with ασ = σ_n."
+        "held out to choose the best moment of the run, without truth. Above σ_n by D(αy, "
+        "ασ)/α with ασ = σ_n."
     )
     return "\n".join([intro, "", *markdown(head, body)]) + "\n"
 
