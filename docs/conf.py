@@ -26,6 +26,7 @@ NOT_EVERYWHERE = ("clusters", "app", "reliability")
 TITLES = {
     "results/noise/levels": "How well the noise is told from noisy images",
     "results/noise/learned": "How well the noise is learned by a network",
+    "results/noise/detection": "How often each warning fires",
 }
 """Of results that their generators write without one, to be put into another page."""
 
