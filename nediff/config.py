@@ -14,7 +14,7 @@ DivergenceName = Literal["monte_carlo", "jvp", "exact"]
 SizeName = Literal["tiny", "small", "base", "paper"]
 OptimizerName = Literal["muon", "adam"]
 PrecisionName = Literal["fp32", "bf16"]
-KindName = Literal["edm", "standardised", "homogeneous", "unrolled"]
+KindName = Literal["edm", "standardised", "homogeneous", "uncentred", "unrolled"]
 GroupName = Literal["shifts", "turns", "shifts_and_turns", "any_angle"]
 OperatorName = Literal[
     "denoising", "inpainting", "demosaicing", "blur", "super_resolution", "mri", "physics"
@@ -133,7 +133,7 @@ class NetworkConfig(_Strict):
     def _fits_together(self) -> NetworkConfig:
         if self.size == "paper" and self.kind in ("homogeneous", "unrolled"):
             raise ValueError(f"the paper's network has no {self.kind} form")
-        if self.measured and self.kind in ("homogeneous", "standardised"):
+        if self.measured and self.kind in ("homogeneous", "standardised", "uncentred"):
             raise ValueError(f"a {self.kind} network is for denoising only")
         return self
 

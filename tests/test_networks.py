@@ -32,7 +32,7 @@ def image(channels: int = 1, height: int = 24, width: int = 32) -> torch.Tensor:
 SIGMA = torch.tensor([0.1, 0.02]).double()
 
 
-@pytest.mark.parametrize("kind", ["edm", "standardised", "homogeneous"])
+@pytest.mark.parametrize("kind", ["edm", "standardised", "homogeneous", "uncentred"])
 @pytest.mark.parametrize(("height", "width"), [(24, 32), (17, 23), (1, 5), (3, 40)])
 def test_any_size_in_same_size_out(kind: str, height: int, width: int) -> None:
     out = denoiser(kind=kind, channels=2)(image(2, height, width), SIGMA)
@@ -53,6 +53,16 @@ def test_shifting_all_intensities_shifts_the_answer(kind: str) -> None:
     torch.testing.assert_close(
         network(y + 0.37, SIGMA), network(y, SIGMA) + 0.37, rtol=1e-8, atol=1e-8
     )
+
+
+def test_only_a_network_that_keeps_the_mean_sees_brightness() -> None:
+    """Its weights are those of `edm`, and with images of mean ½ so is its answer."""
+    kept, plain, y = denoiser(kind="uncentred"), denoiser(kind="edm"), image()
+    kept.load_state_dict(plain.state_dict())
+    centred = y - y.mean((2, 3), keepdim=True) + 0.5
+    torch.testing.assert_close(kept(centred, SIGMA), plain(centred, SIGMA), rtol=1e-10, atol=1e-10)
+    shifted = kept(centred + 0.37, SIGMA) - 0.37
+    assert (shifted - kept(centred, SIGMA)).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("kind", ["standardised", "homogeneous"])

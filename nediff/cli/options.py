@@ -43,12 +43,14 @@ class Precision(str, Enum):
 
 
 class Kind(str, Enum):
-    """Network kinds; standardised and homogeneous are exactly equivariant, for ablations."""
+    """Network kinds. For ablations: standardised and homogeneous, which are exactly equivariant,
+    and uncentred, which keeps the mean of an image."""
 
     edm = "edm"
     unrolled = "unrolled"
     standardised = "standardised"
     homogeneous = "homogeneous"
+    uncentred = "uncentred"
 
 
 class Operator(str, Enum):

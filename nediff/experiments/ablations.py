@@ -49,7 +49,18 @@ TRAINED = (
     Ablation("range of α", "α from 0.1 to 1", "alpha-0.1", "paper", (("alpha_min", 0.1),)),
     Ablation("range of α", "α from 0.5 to 1", "alpha-0.5", "paper", (("alpha_min", 0.5),)),
     Ablation("range of μ", "μ = 0", "mu-0", "paper", (("mu_max", 0.0),)),
-    Ablation("range of μ", "μ from 0 to 0.3", "mu-0.3", "paper", (("mu_max", 0.3),)),
+    Ablation("range of μ", "mean kept, μ from 0 to 1", "kept-mu-1", "paper", (), "uncentred"),
+    Ablation(
+        "range of μ",
+        "mean kept, μ from 0 to 0.3",
+        "kept-mu-0.3",
+        "paper",
+        (("mu_max", 0.3),),
+        "uncentred",
+    ),
+    Ablation(
+        "range of μ", "mean kept, μ = 0", "kept-mu-0", "paper", (("mu_max", 0.0),), "uncentred"
+    ),
     Ablation("weighting", "divided by (ασ_n)²", "weighted", "paper", (("weighted", True),)),
     Ablation("architecture", "SURE alone", "sure", "sure"),
     Ablation("architecture", "SURE, exactly equivariant", "homogeneous", "sure", (), "homogeneous"),
@@ -168,7 +179,9 @@ def table(workspace: Workspace) -> str:
         "One step, PSNR in dB. Ablations of NE-SURE and SURE are trained for "
         f"{steps['paper']} steps, of the default recipe for {steps['default']}, which takes about "
         "as long; compare within a group, and with the first row of its loss. A network that was "
-        "told a wrong σ_n is used with levels as wrong. The last column is of samples at σ_n."
+        "told a wrong σ_n is used with levels as wrong. Networks subtract the mean of an image, so "
+        "that μ changes nothing, but for those with *mean kept*. The last column is of samples at "
+        "σ_n."
     )
     body = [
         [

@@ -14,6 +14,7 @@ from nediff.networks.denoiser import (
     EDMDenoiser,
     HomogeneousDenoiser,
     StandardisedDenoiser,
+    UncentredDenoiser,
 )
 from nediff.networks.homogeneous import HomogeneousUNet
 from nediff.networks.measured import FilledDenoiser, UnrolledDenoiser
@@ -78,6 +79,8 @@ def _build(config: NetworkConfig) -> Denoiser:
         return FilledDenoiser(network, config.sigma_data, error, network.multiple)
     if config.kind == "standardised":
         return StandardisedDenoiser(network, network.multiple)
+    if config.kind == "uncentred":
+        return UncentredDenoiser(network, config.sigma_data, network.multiple)
     return EDMDenoiser(network, config.sigma_data, network.multiple)
 
 

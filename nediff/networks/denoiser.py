@@ -94,6 +94,23 @@ class EDMDenoiser(Denoiser):
         return out
 
 
+class UncentredDenoiser(EDMDenoiser):
+    """The same without subtracting the mean: u = y − ½, the middle of the range, for all images.
+
+    An ablation: what all other denoisers know by construction, that brightness does not matter,
+    is left to the draws of μ in the training (METHOD.md §3).
+    """
+
+    def forward(
+        self,
+        y: Tensor,
+        sigma: Tensor,
+        operator: LinearOperator | None = None,
+        mean: Tensor | None = None,
+    ) -> Tensor:
+        return super().forward(y, sigma, operator, y.new_full(y.shape[:2], 0.5))
+
+
 class StandardisedDenoiser(Denoiser):
     """D = m + s F((y − m)/s, σ/s), s the standard deviation of y: exactly equivariant.
 
