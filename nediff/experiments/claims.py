@@ -204,8 +204,10 @@ def root_n(workspace: Workspace) -> Iterator[Check]:
             used = sum(r["excess"] > 0 for r in mine)
             steep = complexity.slope([r["count"] for r in mine], [r["excess"] for r in mine])
             of = f"{method}, σ = {sigma:g}"
-            if steep is None or used < 3:
+            if len(mine) < len(workspace.scale.counts):
                 yield Check(of)
+            elif steep is None or used < 3:  # no worse than supervised training: nothing to fit
+                yield Check(of, False, f"an excess at {used} of {len(mine)} points only", False)
             else:
                 figures = f"slope {steep:.2f} by {used} of {len(mine)} points"
                 yield Check(of, abs(steep + 0.5) <= NEAR_HALF, figures)
