@@ -10,8 +10,11 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,17 +23,25 @@ import torch
 
 from nediff.app.drawing import message, progress_bar
 from nediff.app.example import write_example
-from nediff.app.handlers import Step, arrive, ask, restore
+from nediff.app.handlers import Step, arrive, ask, estimate, restore, turn
 from nediff.app.models import Model, open_model
 from nediff.app.opening import estimated_sigma, open_image
 from nediff.app.pictures import save_pictures, shown_range
 from nediff.app.probing import Probe, Region, answer, histogram, probe
-from nediff.app.restoring import Desk, Result, Settings, read_metadata, start, write_files
+from nediff.app.restoring import (
+    Desk,
+    Result,
+    Settings,
+    metadata_of,
+    prepare,
+    read_metadata,
+    write_files,
+)
 from nediff.app.serve import serving
 from nediff.app.sessions import Sessions
 from nediff.app.training import Look, State, Trainings, look
 from nediff.app.work import Cancelled, Work
-from nediff.data import claimed, list_files, open_measurements
+from nediff.data import PhotonNoise, StabilisedRange, claimed, list_files, open_measurements
 from nediff.errors import NediffError
 from nediff.keeping import read_tensors
 from nediff.problem import Problem
@@ -70,7 +81,7 @@ def noisy(tmp_path: Path) -> Path:
 
 
 def finish(work: Work[Result]) -> Result:
-    *_, last = work.updates()
+    *_, last = work.start().updates()
     assert last.result is not None
     return last.result
 
@@ -148,7 +159,7 @@ def test_the_page_restores_as_the_restorer_does(noisy: Path) -> None:
     model = Model("small", restorer)
     opened = open_image(noisy, range=restorer.range)
     settings = Settings(0.05, samples=3, steps=4, seed=5)
-    result = finish(start(model, opened, settings, Desk()))
+    result = finish(prepare(model, opened, settings, Desk()))
     expected = restorer.range.from_unit(restorer.restore(opened.unit, 0.05))
     np.testing.assert_allclose(result.restored, expected, rtol=1e-5)
     drawn = restorer.sample(opened.unit, 3, 5, 0.05, settings.sampler)
@@ -176,11 +187,11 @@ def test_wrong_settings_are_refused_before_any_work(model: Model, noisy: Path) -
     opened = open_image(noisy)
     for settings in (Settings(0.0), Settings(3.0), Settings(0.1, samples=999)):
         with pytest.raises(NediffError):
-            start(model, opened, settings, Desk())
+            prepare(model, opened, settings, Desk())
 
 
 def test_cancelling_stops_the_sampler_within_a_step(model: Model, noisy: Path) -> None:
-    work = start(model, open_image(noisy), Settings(0.1, samples=64, steps=1000), Desk())
+    work = prepare(model, open_image(noisy), Settings(0.1, samples=64, steps=1000), Desk()).start()
     for update in work.updates():
         if update.result is not None:  # the estimate is there, samples are being drawn
             work.cancel()
@@ -193,9 +204,9 @@ def test_cancelling_stops_the_sampler_within_a_step(model: Model, noisy: Path) -
 
 def test_one_image_at_a_time_and_the_queue_can_be_left(model: Model, noisy: Path) -> None:
     desk, opened = Desk(), open_image(noisy)
-    first = start(model, opened, Settings(0.1, samples=64, steps=1000), desk)
+    first = prepare(model, opened, Settings(0.1, samples=64, steps=1000), desk).start()
     next(u for u in first.updates() if u.result is not None)
-    second = start(model, opened, Settings(0.1, samples=2), desk)
+    second = prepare(model, opened, Settings(0.1, samples=2), desk).start()
     waiting = next(u for u in second.updates() if u.words.startswith("waiting"))
     assert waiting.share == 0
     second.cancel()
@@ -203,7 +214,7 @@ def test_one_image_at_a_time_and_the_queue_can_be_left(model: Model, noisy: Path
         list(second.updates())
     first.cancel()
     first.wait()
-    assert len(finish(start(model, opened, Settings(0.1, samples=2), desk)).samples) == 2
+    assert len(finish(prepare(model, opened, Settings(0.1, samples=2), desk)).samples) == 2
 
 
 def test_an_error_in_the_thread_reaches_who_watches() -> None:
@@ -211,7 +222,7 @@ def test_an_error_in_the_thread_reaches_who_watches() -> None:
         raise ValueError("on purpose")
 
     with pytest.raises(ValueError, match="on purpose"):
-        list(Work(fail).updates())
+        list(Work(fail).start().updates())
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -220,7 +231,7 @@ def test_an_error_in_the_thread_reaches_who_watches() -> None:
 def test_results_are_tiff_in_data_units_that_say_how_they_were_made(
     model: Model, noisy: Path, tmp_path: Path
 ) -> None:
-    result = finish(start(model, open_image(noisy), Settings(0.05, 3, steps=3, seed=9), Desk()))
+    result = finish(prepare(model, open_image(noisy), Settings(0.05, 3, steps=3, seed=9), Desk()))
     files = {path.name: path for path in write_files(result, tmp_path / "out")}
     names = {f"counts-{what}.tif" for what in ("restored", "mean", "sd", "samples")}
     assert set(files) == names
@@ -237,10 +248,29 @@ def test_results_are_tiff_in_data_units_that_say_how_they_were_made(
     assert list_files([files["counts-samples.tif"]])[0].n_images == 3
 
 
+def test_pages_of_a_stack_are_counted_from_one_and_have_files_of_their_own(
+    model: Model, tmp_path: Path
+) -> None:
+    stack = np.random.default_rng(0).integers(0, 255, (12, 32, 48), dtype=np.uint8)
+    tifffile.imwrite(tmp_path / "stack.tif", stack)
+    session = Sessions(tmp_path).of("a")
+    names = set()
+    for page, number in ((0, 1), (4, 5), (99, 12)):  # beyond the last is the last
+        new = arrive(session, model, tmp_path / "stack.tif", page)
+        assert (new.page, new.pages) == (number, 12)
+        assert f"page {number} of 12" in new.words
+        *_, last = restore(session, model, Desk(), Settings(0.1, 0))
+        (file,) = last.files or []
+        about = read_metadata(Path(file))
+        assert (about["page"], about["pages"]) == (number, 12)
+        names.add(Path(file).name)
+    assert names == {f"stack-page{number}-restored.tif" for number in ("01", "05", "12")}
+
+
 def test_pictures_share_one_scale(model: Model, noisy: Path, tmp_path: Path) -> None:
     from PIL import Image
 
-    result = finish(start(model, open_image(noisy), Settings(0.05, 2, steps=3), Desk()))
+    result = finish(prepare(model, open_image(noisy), Settings(0.05, 2, steps=3), Desk()))
     pictures = save_pictures(result, tmp_path)
     shown = pictures.shown
     unit = np.clip((result.samples[1, 0] - shown.black) / (shown.white - shown.black), 0, 1)
@@ -296,6 +326,35 @@ def test_the_mean_of_a_region_is_surer_than_a_pixel(tmp_path: Path) -> None:
     assert found.noise == pytest.approx(0.1 * result.opened.range.scale / 10)
 
 
+def test_photon_noise_is_told_in_the_units_of_the_data(tmp_path: Path) -> None:
+    """var(y) = gain · (x − offset) + read²: of a mean, that of its pixels over their number."""
+    drawn = np.random.default_rng(1).normal(100, 10, (8, 1, 24, 24)).astype(np.float32)
+    drawn[:, :, :, 12:] += 300
+    plain = made_result(drawn, tmp_path / "image.tif")
+    photons = StabilisedRange(0.0, 500.0, PhotonNoise(gain=2.0, read_noise=3.0, offset=50.0))
+    opened = replace(plain.opened, range=photons)
+    result = replace(plain, opened=opened, sigma=photons.sigma)
+    for region in (Region(2, 3), Region(2, 20), Region(4, 8, 10, 8)):
+        x = result.restored[0, region.top :, region.left :][: region.height, : region.width]
+        exact = 2.0 * (x.astype(np.float64) - 50) + 9
+        expected = np.sqrt(exact.mean() / exact.size)
+        assert probe(result, region).noise == pytest.approx(expected, rel=1e-5)
+    about = metadata_of(result)
+    assert (about["gain"], about["read_noise"], about["offset"]) == (2.0, 3.0, 50.0)
+    assert "sigma_in_data_units" not in about
+    assert "sigma_of_range" not in about
+    assert metadata_of(plain)["sigma_in_data_units"] == pytest.approx(0.1 * 255)
+
+
+def test_of_correlated_noise_the_mean_of_a_region_is_not_compared(tmp_path: Path) -> None:
+    drawn = np.random.default_rng(1).normal(100, 1, (8, 1, 24, 24)).astype(np.float32)
+    white = made_result(drawn, tmp_path / "image.tif")
+    coloured = replace(white, white=False)
+    for region, compared in ((Region(3, 3), True), (Region(3, 3, 5, 5), False)):
+        assert "times as much doubt" in answer(probe(white, region))
+        assert ("times as much doubt" in answer(probe(coloured, region))) is compared
+
+
 def test_regions_are_cut_at_the_border_and_refused_outside(tmp_path: Path) -> None:
     drawn = np.random.default_rng(1).normal(100, 10, (8, 1, 24, 24)).astype(np.float32)
     result = made_result(drawn, tmp_path / "image.tif")
@@ -349,6 +408,222 @@ def test_a_cancelled_visit_keeps_the_estimate(model: Model, noisy: Path, tmp_pat
         ask(session, Region(0, 0))
 
 
+def test_no_sigma_is_left_over_from_another_image(noisy: Path, tmp_path: Path) -> None:
+    """Two flat halves have no noise to tell: the field becomes empty, nothing is restored so."""
+    gradio = pytest.importorskip("gradio")
+    from nediff.app.page import build_page
+
+    halves = np.repeat(np.array([[20, 200]], np.uint8), 32, axis=1).repeat(64, axis=0)
+    tifffile.imwrite(tmp_path / "flat.tif", halves)
+    sessions = Sessions(tmp_path)
+    page = build_page(open_model(None), sessions, None)
+    upload = handler(page, "upload")
+    (sigma,) = (b for b in page.blocks.values() if getattr(b, "elem_id", "") == "nediff-sigma")
+    assert isinstance(sigma, gradio.Number)
+    request = SimpleNamespace(session_hash="a")
+    assert upload(str(noisy), request)[sigma] > 0
+    shown = upload(str(tmp_path / "flat.tif"), request)
+    assert sigma in shown
+    assert shown[sigma] is None
+
+
+def test_turning_a_page_keeps_what_the_user_typed(tmp_path: Path) -> None:
+    rng, model = np.random.default_rng(0), open_model(None)
+    stack = 1000 + np.stack([rng.normal(0, s, (96, 96)) for s in (20, 40, 20, 40, 20)])
+    tifffile.imwrite(tmp_path / "stack.tif", stack.astype(np.float32))
+    session = Sessions(tmp_path).of("a")
+    first = arrive(session, model, session.keep(tmp_path / "stack.tif"))
+    second = turn(session, model, 1, first.sigma)
+    assert second.sigma is not None
+    assert second.sigma != first.sigma
+    assert turn(session, model, 0, 0.123).sigma == 0.123
+    assert turn(session, model, 1, 0.123).sigma == 0.123
+    assert turn(session, model, 0, None).sigma == first.sigma
+
+
+def test_an_estimate_is_no_more_than_the_model_takes(tmp_path: Path) -> None:
+    """White noise all over its range has σ of about a sixth to a third of it."""
+    model, most = Model("small", small_restorer()), 2 * SIGMA
+    values = np.clip(0.5 + 0.4 * np.random.default_rng(0).standard_normal((96, 96)), -0.5, 1.5)
+    tifffile.imwrite(tmp_path / "strong.tif", values.astype(np.float32))
+    session = Sessions(tmp_path).of("a")
+    with pytest.raises(NediffError, match="first"):
+        estimate(session, model)
+    arrive(session, model, session.keep(tmp_path / "strong.tif"))
+    words, sigma = estimate(session, model)
+    assert sigma == most
+    assert "more than this model can take, 0.2" in words
+
+
+@pytest.mark.parametrize("how", ["replaced", "cleared", "broken"])
+def test_a_restore_shows_nothing_of_an_image_that_is_gone(
+    how: str, model: Model, noisy: Path, tmp_path: Path
+) -> None:
+    """Neither the samples, nor the estimate that cancelling keeps."""
+    session = Sessions(tmp_path).of("a")
+    arrive(session, model, session.keep(noisy))
+    steps = restore(session, model, Desk(), Settings(0.1, 64, steps=1000))
+    next(step for step in steps if step.viewer is not None)
+    work, old = session.work, session.opened
+    if how == "replaced":
+        arrive(session, model, session.keep(noisy))
+    elif how == "cleared":
+        session.drop()
+    else:
+        (tmp_path / "text.png").write_bytes(b"this is no picture")
+        with pytest.raises(NediffError):
+            arrive(session, model, tmp_path / "text.png")
+    assert list(steps) == [Step("", running=False)]
+    assert session.opened is not old
+    assert session.result is None
+    assert work is not None
+    work.wait()
+    assert work.share < 0.5
+
+
+def test_an_image_that_goes_while_its_result_is_drawn_leaves_none(
+    model: Model, noisy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Sessions(tmp_path).of("a")
+    arrive(session, model, session.keep(noisy))
+
+    def gone(*arguments: object) -> list[Path]:
+        session.drop()
+        return []
+
+    monkeypatch.setattr("nediff.app.handlers.write_files", gone)
+    *_, last = restore(session, model, Desk(), Settings(0.1, 0))
+    assert last == Step("", running=False)
+    assert session.result is None
+
+
+def test_a_second_restore_takes_the_buttons_over(model: Model, noisy: Path, tmp_path: Path) -> None:
+    """The first may not say that nothing runs."""
+    session, desk = Sessions(tmp_path).of("a"), Desk()
+    arrive(session, model, session.keep(noisy))
+    first = restore(session, model, desk, Settings(0.1, 64, steps=1000))
+    next(step for step in first if step.viewer is not None)
+    second = restore(session, model, desk, Settings(0.1, 2, steps=2))
+    assert next(second).running
+    assert list(first) == []
+    *_, last = second
+    assert not last.running
+    assert session.result is not None
+
+
+def test_folders_of_one_session_made_by_many_threads_all_differ(tmp_path: Path) -> None:
+    session = Sessions(tmp_path).of("a")
+    before, found = sys.getswitchinterval(), []
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [
+            threading.Thread(target=lambda: found.extend(session.new_folder() for _ in range(50)))
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(set(found)) == len(found) == 400
+
+
+def test_an_estimate_that_comes_after_the_click_is_kept(
+    model: Model, noisy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelled during the only network call, which cannot be stopped: its work is not lost."""
+    session = Sessions(tmp_path).of("a")
+    arrive(session, model, session.keep(noisy))
+    begun, clicked, usual = threading.Event(), threading.Event(), Restorer.restore
+
+    def slow(*arguments: object) -> object:
+        begun.set()
+        clicked.wait(60)
+        return usual(*arguments)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Restorer, "restore", slow)
+    steps = restore(session, model, Desk(), Settings(0.1, 64, steps=1000))
+    next(steps)
+    begun.wait(60)
+    session.cancel()
+    clicked.set()
+    *_, last = steps
+    assert "the restored image is kept" in (last.words or "")
+    assert last.viewer is not None
+    assert session.result is not None
+
+
+def test_the_estimate_of_a_large_image_can_be_cancelled(
+    model: Model, noisy: Path, tmp_path: Path
+) -> None:
+    """Its tiles are told of one by one, and it stops between them."""
+    assert model.run is not None
+    model.run.tiled_from, model.run.tile = 0, 32
+    seen: list[tuple[int, int]] = []
+    y = open_image(noisy, range=model.run.range).unit
+    whole = model.run.restore(y, 0.1, lambda done, total: seen.append((done, total)))
+    assert [total for _, total in seen] == [len(seen)] * len(seen)
+    assert [done for done, _ in seen] == list(range(1, len(seen) + 1))
+    assert len(seen) == 9  # 96 × 80 in squares of 32
+    np.testing.assert_array_equal(whole, model.run.restore(y, 0.1))
+    session = Sessions(tmp_path).of("a")
+    arrive(session, model, session.keep(noisy))
+
+    def stop(y: object, sigma: object, progress: Callable[[int, int], None]) -> object:
+        session.cancel()
+        progress(1, 9)
+        raise AssertionError("it went on")
+
+    model.run.restore = stop  # type: ignore[method-assign,assignment]
+    *_, last = restore(session, model, Desk(), Settings(0.1, 2))
+    assert last.words == message("Cancelled.")
+
+
+def handler(page: Any, name: str) -> Callable[..., Any]:
+    """The function of the page that Gradio calls by this name."""
+    (found,) = (f.fn for f in page.fns.values() if f.name == name)
+    return found  # type: ignore[no-any-return]
+
+
+def test_whatever_goes_wrong_the_page_is_not_stuck(
+    model: Model,
+    noisy: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A full disk, and a mistake of ours: a sentence, buttons of use, and a line in the log."""
+    pytest.importorskip("gradio")
+    from nediff.app.page import build_page
+
+    page = build_page(model, Sessions(tmp_path), None)
+    upload, work = handler(page, "upload"), handler(page, "restore")
+    request = SimpleNamespace(session_hash="a")
+
+    def broken(error: Exception) -> Callable[..., Any]:
+        def fail(*arguments: object) -> None:
+            raise error
+
+        return fail
+
+    def words(shown: dict[Any, Any]) -> str:
+        return "".join(v for v in shown.values() if isinstance(v, str) and "alert" in v)
+
+    full = OSError(28, "No space left on device", str(tmp_path))
+    upload(str(noisy), request)
+    for error, said in ((full, "No space left on device"), (ValueError("x"), "ValueError")):
+        monkeypatch.setattr("nediff.app.handlers.write_files", broken(error))
+        *_, last = work(0.1, 2, "dpm2m", 2, 0, request)
+        assert said in words(last)
+        assert str(tmp_path) not in words(last)
+        buttons = [v["interactive"] for v in last.values() if "interactive" in v]
+        assert buttons == [True, False]  # Restore, Cancel
+    monkeypatch.setattr("nediff.app.handlers.save_noisy", broken(full))
+    assert "No space left on device" in words(upload(str(noisy), request))
+    assert [r.exc_info is not None for r in caplog.records if r.name == "nediff.app"] == [True] * 3
+
+
 def test_two_visitors_see_nothing_of_each_other(model: Model, noisy: Path, tmp_path: Path) -> None:
     sessions = Sessions(tmp_path)
     one, other = sessions.of("one"), sessions.of("other")
@@ -378,6 +653,60 @@ def test_nothing_is_left_behind(model: Model, noisy: Path, tmp_path: Path) -> No
     sessions.close_all()
     assert not upload.exists()
     assert [p for p in root.rglob("*") if p.is_file()] == []
+
+
+def test_a_page_that_was_left_may_come_back_for_a_while(tmp_path: Path) -> None:
+    """A dropped connection is no end: what counts is a quarter of an hour without an event."""
+    now = [0.0]
+    sessions = Sessions(tmp_path, lambda: now[0])
+    left, open_page = sessions.of("left"), sessions.of("open")
+    sessions.leave("left")
+    assert left.folder.exists()
+    for now[0] in (800.0, 1600.0):  # each less than 900 seconds after the event before
+        sessions.sweep()
+        assert sessions.of("left") is left
+    now[0] = 2600.0
+    sessions.sweep()
+    assert not left.folder.exists()
+    assert sessions.of("open") is open_page  # its connection never dropped
+    # it comes back later still, as a new session, which nobody will tell the end of
+    again = sessions.of("left")
+    assert again is not left
+    now[0] = 3600.0
+    sessions.sweep()
+    assert not again.folder.exists()
+    assert len(sessions) == 1
+
+
+def test_a_dropped_connection_takes_nothing_away(model: Model, noisy: Path, tmp_path: Path) -> None:
+    """Gradio says "unload" then; the work goes on and the files stay."""
+    pytest.importorskip("gradio")
+    from nediff.app.page import build_page
+
+    sessions = Sessions(tmp_path)
+    page = build_page(model, sessions, None)
+    (unload,) = (f for f in page.fns.values() if any(t[1] == "unload" for t in f.targets))
+    session = sessions.of("a")
+    arrive(session, model, session.keep(noisy))
+    *_, last = restore(session, model, Desk(), Settings(0.1, 2, steps=2))
+    assert unload.fn is not None
+    unload.fn(SimpleNamespace(session_hash="a"))
+    assert sessions.of("a") is session
+    assert all(Path(name).is_file() for name in last.files or [""])
+    assert ask(session, Region(3, 3))
+
+
+def test_the_page_sweeps_while_it_is_served(tmp_path: Path) -> None:
+    now = [0.0]
+    sessions = Sessions(tmp_path, lambda: now[0])
+    folder = sessions.of("a").folder
+    sessions.leave("a")
+    with sessions.swept(0.01):
+        now[0] = 1000.0
+        end = time.monotonic() + 60
+        while folder.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+    assert not folder.exists()
 
 
 def test_sessions_are_made_once_by_many_threads(tmp_path: Path) -> None:
@@ -415,7 +744,7 @@ def test_the_pretrained_network_helps_and_is_small(tmp_path: Path) -> None:
     opened = open_image(write_example(tmp_path, grey=False))
     found = estimated_sigma(opened)
     assert found is not None
-    result = finish(start(model, opened, Settings(found.value, 0), Desk()))
+    result = finish(prepare(model, opened, Settings(found.value, 0), Desk()))
     before = np.mean((opened.values - clean) ** 2)
     after = np.mean((result.restored - clean) ** 2)
     assert 10 * np.log10(before / after) > 4
@@ -535,6 +864,41 @@ def test_a_stop_before_there_is_a_run_says_so() -> None:
     assert "Resume" in _ending(late, "run")
 
 
+def test_a_training_that_crashed_was_not_stopped(folder: Path, tmp_path: Path) -> None:
+    """Killed, as when memory runs out: the page says so, and does not call it a stop."""
+    from nediff.app.training_page import _ending
+
+    trainings, out = Trainings(), str(tmp_path / "run")
+    options = ["--sigma", "20", "--units", "data", "--size", "tiny"]
+    trainings.start(str(folder), out, 30, options)
+    wait_for(trainings, out, lambda s: bool(s.words))
+    os.kill(trainings._known[tmp_path / "run"].process.pid, signal.SIGKILL)
+    wait_for(trainings, out, lambda s: not s.running)
+    state = trainings.state(out)
+    assert state is not None
+    assert state.exit_code == -9
+    shown = _ending(state, out)
+    assert "The training failed: " in shown
+    assert 'role="alert"' in shown
+
+
+def test_how_a_training_ended_is_told_by_its_exit_code() -> None:
+    from nediff.app.training_page import _ending
+
+    def ending(code: int | None, words: str = "OSError: disk full", steps: int = 90) -> str:
+        rows = [(steps if code == 0 else 7, 1.0, 20.0)]
+        return _ending(State(False, steps, rows, words, 0.0, code), "run")
+
+    assert "The training failed: OSError: disk full" in ending(1)
+    assert "Stopped after step 7" in ending(143)
+    assert "Stopped after step 7" in ending(130)
+    assert "Stopped after step 7" in ending(None)  # of a terminal: nothing is known of its end
+    assert "Done" in ending(0)
+    refused = ending(2, "nediff: the folder does not exist.")
+    assert "failed" not in refused
+    assert "the folder does not exist." in refused
+
+
 def test_between_validations_the_bar_goes_on_but_not_past_the_next() -> None:
     """A hundred steps a minute, validated every fifty."""
     rows = [(50, 30.0, 20.0), (100, 60.0, 21.0)]
@@ -569,6 +933,29 @@ def test_the_page_is_for_this_computer_unless_told() -> None:
     assert is_local("::1")
     assert not is_local("0.0.0.0")
     assert not is_local("192.168.1.4")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_no_website_reaches_the_page_by_a_name_of_its_own(host: str) -> None:
+    """DNS rebinding: a name of theirs, the address of this computer. Only a page that is for
+    other computers, too, has no names to tell apart; and it does not say that nothing leaves."""
+    httpx = pytest.importorskip("httpx")
+    local = host == "127.0.0.1"
+    with serving(None, host) as address:
+        port = httpx.URL(address).port
+
+        def code(name: str) -> int:
+            where = f"http://127.0.0.1:{port}/config"
+            answer = httpx.get(where, headers={"Host": name}, timeout=60, trust_env=False)
+            return int(answer.status_code)
+
+        own = ["localhost", f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "[::1]"]
+        assert [code(name) for name in own] == [200] * 5
+        others = ["evil.example", f"evil.example:{port}", "localhost.evil.example"]
+        assert [code(name) for name in others] == [400 if local else 200] * 3
+        words = httpx.get(f"http://127.0.0.1:{port}/config", timeout=60, trust_env=False).text
+        assert ("Nothing leaves this computer." in words) is local
+        assert ("Images are sent to the computer that serves" in words) is not local
 
 
 def test_uploads_have_a_limit_and_nothing_of_them_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -641,6 +1028,47 @@ def test_runs_of_other_instruments_can_be_used(name: str, tmp_path: Path) -> Non
     assert (last.viewer["height"], last.viewer["width"]) == values.shape[-2:]
     words, _ = ask(session, Region(5, 5, 3, 3))
     assert "give or take" in words
+    assert "The noise alone" not in words  # it is not that of these pixels
+    assert "as the measurement itself" not in words
+    assert ("Measured" in words) is (name != "mri")
+
+
+def test_the_probe_knows_what_was_measured(tmp_path: Path) -> None:
+    """A third of the columns is missing, and zero in the file."""
+    drawn = np.random.default_rng(1).normal(100, 1, (8, 1, 24, 24)).astype(np.float32)
+    plain = made_result(drawn, tmp_path / "image.tif")
+    measured = np.ones((1, 24, 24), bool)
+    measured[:, :, ::3] = False
+    noisy = np.where(measured, 90.0, 0.0).astype(np.float32)
+    result = replace(plain, kind="inpainting", measured=measured, noisy=noisy)
+    missing, some, there = (
+        probe(result, r) for r in (Region(4, 3), Region(4, 3, 3, 3), Region(4, 4))
+    )
+    assert "Nothing was measured here." in answer(missing)
+    assert "Measured was" not in answer(missing)
+    assert "measured:" not in histogram(missing)
+    assert "Measured were 67% of its values, with a mean of 90." in answer(some)
+    assert "times as much doubt" not in answer(some)
+    assert "Measured was 90." in answer(there)
+    assert "times as much doubt" in answer(there)
+
+
+def test_of_a_raw_mosaic_one_colour_of_three_was_measured(tmp_path: Path) -> None:
+    from nediff.networks import build_denoiser
+
+    problem = Problem.demosaicing(0.1, raw=True)
+    values = np.random.default_rng(0).random((1, 48, 40)).astype(np.float32)
+    data = open_measurements(np.stack([values] * 4), axes="NCHW", range=(0, 1))
+    config = plan_run(data, problem, Plan(steps=1, size="tiny", crop=16), "made")
+    model = Model("made", Restorer(problem, build_denoiser(config.network), config))
+    tifffile.imwrite(tmp_path / "y.tif", values[0])
+    result = finish(
+        prepare(model, open_image(tmp_path / "y.tif"), Settings(0.1, 2, steps=2), Desk())
+    )
+    found = probe(result, Region(3, 5))
+    assert found.share == pytest.approx(1 / 3)
+    assert found.noisy == pytest.approx(values[0, 3, 5], rel=1e-6)
+    assert np.isnan(found.noise)
 
 
 def test_the_command_tells_programs_its_address_and_ends_at_a_signal() -> None:

@@ -199,6 +199,27 @@ def test_cancelling(page: Any, tmp_path: Path) -> None:
     sync_api.expect(page.locator("#nediff-restore")).to_be_enabled(timeout=PATIENCE)
 
 
+def test_an_image_replaced_while_it_is_restored_does_not_come_back(
+    page: Any, tmp_path: Path
+) -> None:
+    _upload(page, _image(tmp_path))
+    _arrived(page, "counts.tif")
+    _number(page, "samples", "64")
+    page.get_by_text("How samples are drawn").click()
+    page.get_by_label("Steps").last.fill("100")
+    page.click("#nediff-restore")
+    page.wait_for_selector("#nediff-progress [role=progressbar]")
+    page.click("#nediff-example")
+    sync_api.expect(page.locator("#nediff-words")).not_to_contain_text("counts", timeout=PATIENCE)
+    sync_api.expect(page.locator("#nediff-restore")).to_be_enabled(timeout=PATIENCE)
+    sync_api.expect(page.locator("#nediff-cancel")).to_be_disabled()
+    _number(page, "samples", "2")
+    page.click("#nediff-restore")
+    page.wait_for_selector("#nediff-files:visible")
+    assert "counts" not in page.inner_text("#nediff-files")
+    assert "counts" not in page.inner_text("#nediff-words")
+
+
 def test_two_visitors_at_once(browser: Any, address: str, tmp_path: Path) -> None:
     asked: list[str] = []
     contexts = [browser.new_context() for _ in range(2)]

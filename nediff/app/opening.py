@@ -24,7 +24,10 @@ COLOURED_ERROR = 1 / 3
 
 @dataclass(frozen=True)
 class Opened:
-    """One page of a file: ``values`` (C, H, W) in the data's units and type."""
+    """One page of a file: ``values`` (C, H, W) in the data's units and type.
+
+    ``page`` counts from 0; whoever reads of it, in words, names or files, counts from 1.
+    """
 
     name: str
     page: int
@@ -37,6 +40,12 @@ class Opened:
     def unit(self) -> NDArray[np.float32]:
         """The image in unit intensities."""
         return self.range.to_unit(self.values)
+
+    @property
+    def page_ending(self) -> str:
+        """For the names of its files: -page07 of a stack, nothing of a single image."""
+        digits = len(str(self.pages))
+        return f"-page{self.page + 1:0{digits}d}" if self.pages > 1 else ""
 
     @property
     def words(self) -> str:
@@ -65,7 +74,8 @@ def _opened(file: ImageFile, name: str, page: int, range: IntensityRange | None)
         )
     if min(height, width) < LEAST_SIDE:
         raise NediffError(f"{name} has {width} × {height} pixels; that is too small to restore.")
-    values = file.read(min(max(page, 0), file.n_images - 1))
+    page = min(max(page, 0), file.n_images - 1)
+    values = file.read(page)
     if not np.isfinite(values).all():
         raise NediffError(f"{name} has values that are not finite (NaN or infinite).")
     if values.min() == values.max():

@@ -12,6 +12,7 @@ from typing import Any
 import gradio as gr
 
 from nediff.app import drawing, handlers
+from nediff.app.complaint import complaint
 from nediff.app.example import write_example
 from nediff.app.models import Model
 from nediff.app.probing import Region
@@ -51,11 +52,16 @@ class Visit:
         return self.sessions.of(request.session_hash)
 
 
-def build_page(model: Model, sessions: Sessions, trainings: Trainings | None) -> gr.Blocks:
-    """The whole page; without ``trainings`` there is nothing to train on it."""
+def build_page(
+    model: Model, sessions: Sessions, trainings: Trainings | None, local: bool = False
+) -> gr.Blocks:
+    """The whole page; without ``trainings`` there is nothing to train on it.
+
+    ``local`` if only this computer can reach it.
+    """
     visit = Visit(model, sessions, Desk())
     with gr.Blocks(title="nediff", analytics_enabled=False, delete_cache=(600, 86400)) as page:
-        gr.HTML(_heading(model), padding=False)
+        gr.HTML(_heading(model, local), padding=False)
         if trainings is None:
             _restoring(visit)
         else:
@@ -65,13 +71,13 @@ def build_page(model: Model, sessions: Sessions, trainings: Trainings | None) ->
                 training_tab(trainings)
 
         def leave(request: gr.Request) -> None:
-            sessions.close(request.session_hash)
+            sessions.leave(request.session_hash)
 
         page.unload(leave)
     return page
 
 
-def _heading(model: Model) -> str:
+def _heading(model: Model, local: bool) -> str:
     by = f"the run “{model.name}”" if model.run is not None else "the pretrained network"
     note = ""
     if model.run is None:
@@ -79,9 +85,12 @@ def _heading(model: Model) -> str:
             " It knows photographs with white Gaussian noise, and its error bars are about right "
             "on average over such; for your instrument, train on your own images."
         )
+    where = "Images are sent to the computer that serves this page."
+    if local:
+        where = "Nothing leaves this computer."
     return (
         f'<header class="nediff-head"><h1>nediff</h1><p>Restored images with error bars, by {by}.'
-        f"{note} Nothing leaves this computer.</p></header>"
+        f"{note} {where}</p></header>"
     )
 
 
@@ -205,66 +214,62 @@ def _wire_upload(parts: _Restoring, visit: Visit) -> None:
     changed = [parts.words, parts.viewer, parts.sigma, parts.page, parts.file]
     changed += list(parts.emptied)
 
-    def arrive(session: Session, page: int) -> Outputs:
-        assert session.file is not None
+    def arrive(look: Callable[[], handlers.Arrived]) -> Outputs:
         try:
-            new = handlers.arrive(session, visit.model, session.file, page)
-        except NediffError as error:
+            new = look()
+        except Exception as error:
             return parts.emptied | {
-                parts.words: drawing.message(str(error), bad=True),
+                parts.words: drawing.message(complaint(error), bad=True),
                 parts.viewer: None,
             }
-        stack = gr.update(visible=new.pages > 1, maximum=new.pages, value=page + 1)
+        stack = gr.update(visible=new.pages > 1, maximum=new.pages, value=new.page)
         out = {parts.words: drawing.message(new.words), parts.viewer: new.viewer, parts.page: stack}
-        return parts.emptied | out | ({parts.sigma: new.sigma} if new.sigma is not None else {})
+        return parts.emptied | out | {parts.sigma: new.sigma}
 
     def upload(path: str | None, request: gr.Request) -> Outputs:
         session = visit.session(request)
         if path is None:
             return {parts.words: gr.skip()}
-        session.keep(Path(path))
-        return arrive(session, 0)
+        return arrive(lambda: handlers.arrive(session, visit.model, session.keep(Path(path))))
 
     def example(request: gr.Request) -> Outputs:
         session, run = visit.session(request), visit.model.run
-        session.file = write_example(session.folder, run is not None and run.problem.channels == 1)
-        return {parts.file: None} | arrive(session, 0)
 
-    def turn(page: float | None, request: gr.Request) -> Outputs:
+        def look() -> handlers.Arrived:
+            grey = run is not None and run.problem.channels == 1
+            session.file = write_example(session.folder, grey)
+            return handlers.arrive(session, visit.model, session.file)
+
+        return {parts.file: None} | arrive(look)
+
+    def turn(page: float | None, sigma: float | None, request: gr.Request) -> Outputs:
         session = visit.session(request)
         if session.file is None or page is None:
             return {parts.words: gr.skip()}
-        return arrive(session, int(page) - 1)
+        number = int(page) - 1
+        return arrive(lambda: handlers.turn(session, visit.model, number, sigma))
 
     def clear(request: gr.Request) -> Outputs:
         session = visit.session(request)
-        session.cancel()
-        session.opened = session.result = session.file = None
+        session.drop()
+        session.file = None
         return parts.emptied | {parts.words: "", parts.viewer: None}
 
     light: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": 4}
     parts.file.upload(upload, parts.file, changed, **light)
     parts.file.clear(clear, None, changed, **light)
     parts.example.click(example, None, changed, **light)
-    parts.page.input(turn, parts.page, changed, **light)
+    parts.page.input(turn, [parts.page, parts.sigma], changed, **light)
     parts.estimate.click(_estimator(visit), None, [parts.words, parts.sigma], **light)
 
 
 def _estimator(visit: Visit) -> Callable[..., tuple[Any, Any]]:
-    from nediff.app.opening import estimated_sigma, plus_minus
-
     def estimate(request: gr.Request) -> tuple[Any, Any]:
-        opened = visit.session(request).opened
-        if opened is None:
-            return drawing.message("Drop an image first.", bad=True), gr.skip()
-        found = estimated_sigma(opened, visit.model.colour)
-        if found is None:
-            words = "How strong the noise is cannot be told from this image; please say it."
-            return drawing.message(words, bad=True), gr.skip()
-        kind = "white" if found.white else "correlated"
-        sigma = plus_minus(found.value, found.error)
-        words = f"σ = {sigma} of the range; the noise looks {kind}."
-        return drawing.message(words), round(found.value, 5)
+        try:
+            words, sigma = handlers.estimate(visit.session(request), visit.model)
+        except Exception as error:
+            return drawing.message(complaint(error), bad=True), gr.skip()
+        return drawing.message(words), sigma
 
     return estimate
 
@@ -294,9 +299,10 @@ def _wire_restore(parts: _Restoring, visit: Visit) -> None:
             given = None if sigma is None or not model.needs_sigma else float(sigma)
             settings = Settings(given, int(samples), solver, int(steps), int(seed or 0))
             for step in handlers.restore(session, model, visit.desk, settings):
+                visit.session(request)  # somebody watches: what was left is not to be swept
                 yield _step_shown(parts, step) | buttons(step.running)
-        except (NediffError, MemoryError, RuntimeError) as error:
-            words = drawing.message(_complaint(error), bad=True)
+        except Exception as error:  # whatever it is, the buttons must be of use again
+            words = drawing.message(complaint(error), bad=True)
             yield {parts.words: words, parts.progress: ""} | buttons(False)
 
     def cancel(request: gr.Request) -> None:
@@ -305,15 +311,6 @@ def _wire_restore(parts: _Restoring, visit: Visit) -> None:
     hidden: dict[str, Any] = {"show_progress": "hidden"}
     parts.start.click(restore, chosen, changed, concurrency_limit=None, **hidden)
     parts.cancel.click(cancel, None, None, concurrency_limit=None, queue=False, **hidden)
-
-
-def _complaint(error: Exception) -> str:
-    """What to say of it; a mistake of ours is not hidden. Torch has its own word for no memory."""
-    if isinstance(error, NediffError):
-        return str(error)
-    if isinstance(error, MemoryError) or "memory" in str(error):
-        return "There is not enough memory for this; try a smaller image or fewer samples."
-    raise error
 
 
 def _step_shown(parts: _Restoring, step: handlers.Step) -> Outputs:
@@ -337,8 +334,8 @@ def _wire_probe(parts: _Restoring, visit: Visit) -> None:
     def ask(region: Region, request: gr.Request) -> Outputs:
         try:
             words, picture = handlers.ask(visit.session(request), region)
-        except NediffError as error:
-            return {parts.answer: drawing.message(str(error), bad=True), parts.histogram: ""}
+        except Exception as error:
+            return {parts.answer: drawing.message(complaint(error), bad=True), parts.histogram: ""}
         return {parts.answer: words, parts.histogram: picture}
 
     def clicked(event: gr.EventData, request: gr.Request) -> Outputs:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import EllipsisType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nediff.app.restoring import Result
+from nediff.app.restoring import MASKED, Result
 from nediff.errors import NediffError
 
 
@@ -38,14 +39,17 @@ class Probe:
 
     region: Region
     noisy: float
+    """Of what was measured; NaN where nothing was, or not of pixels (as k-space)."""
     restored: float
     values: NDArray[np.float64]
     """Of each sample, (n,)."""
     noise: float
-    """The standard deviation of the noise of the measured mean, were it white."""
+    """The standard deviation of the noise of the measured mean; NaN where that is not known."""
     scale: float
     """The length of the intensity range."""
     channels: int = 1
+    share: float = 1.0
+    """Of its values that were measured."""
 
     @property
     def sd(self) -> float:
@@ -88,25 +92,47 @@ def probe(result: Result, region: Region) -> Probe:
     if len(result.samples) < 2:
         raise NediffError("To say how sure this is takes samples; draw at least two.")
     region = within(result, region)
-
-    def mean(image: NDArray[np.float32]) -> NDArray[np.float64]:
-        rows = slice(region.top, region.top + region.height)
-        columns = slice(region.left, region.left + region.width)
-        found: NDArray[np.float64] = image[..., rows, columns].mean((-3, -2, -1), dtype=np.float64)
-        return found
-
-    scale = result.opened.range.scale
-    noisy_there = result.noisy.shape[-2:] == result.restored.shape[-2:]
-    count = region.height * region.width * result.noisy.shape[0]
+    here = _place(region)
+    noisy, share = _measured(result, region)
+    # only what was measured value by value has noise of σ, and a mean of others was not measured
+    count = region.height * region.width * len(result.restored)
+    compared = share == 1.0 and result.kind in ("denoising", *MASKED)
+    # of correlated values it is not known how much noise is left in their mean
+    compared = compared and (result.white or count == 1)
+    variance = result.noise_variance(result.restored[here])
     return Probe(
         region,
-        float(mean(result.noisy)) if noisy_there else math.nan,
-        float(mean(result.restored)),
-        mean(result.samples),
-        result.sigma * scale / math.sqrt(count),
-        scale,
+        noisy,
+        float(result.restored[here].mean(dtype=np.float64)),
+        result.samples[here].mean((-3, -2, -1), dtype=np.float64),
+        math.sqrt(variance / count) if compared else math.nan,
+        result.opened.range.scale,
         len(result.restored),
+        share,
     )
+
+
+def _place(region: Region) -> tuple[EllipsisType, slice, slice]:
+    """Its index in arrays (..., H, W)."""
+    rows = slice(region.top, region.top + region.height)
+    return ..., rows, slice(region.left, region.left + region.width)
+
+
+def _measured(result: Result, region: Region) -> tuple[float, float]:
+    """(the mean of the measured values of a region, the share of its values that these are)."""
+    in_pixels = result.noisy.shape[-2:] == result.restored.shape[-2:]
+    if not in_pixels or result.kind not in ("denoising", "blur", *MASKED):
+        return math.nan, 1.0
+    here = _place(region)
+    values = result.noisy[here]
+    if result.measured is None:
+        return float(values.mean(dtype=np.float64)), 1.0
+    known = result.measured[here]
+    if not known.any():
+        return math.nan, 0.0
+    # a raw mosaic has one channel, of which all is measured
+    there = values[known] if values.shape == known.shape else values
+    return float(there.mean(dtype=np.float64)), float(known.mean())
 
 
 def answer(found: Probe) -> str:
@@ -122,8 +148,13 @@ def answer(found: Probe) -> str:
         f"({sd / found.scale:.1%} of the intensity range). The samples say that it lies between "
         f"{low:.{unit}f} and {high:.{unit}f} with a probability of {share}."
     )
+    if found.share == 0:
+        return words + " Nothing was measured here."
     if math.isnan(found.noisy):
         return words
+    if found.share < 1:
+        some = f"{found.share:.0%} of its values, with a mean of"
+        return words + f" Measured were {some} {found.noisy:.{unit}f}."
     words += f" Measured was {found.noisy:.{unit}f}."
     if sd > 0 and found.noise > 0:
         ratio = found.noise / sd
@@ -176,7 +207,9 @@ def histogram(found: Probe, width: int = 460, height: int = 150) -> str:
         f'<text x="{at(v):.1f}" y="{bottom + 15}" text-anchor="middle">{v:.{unit}f}</text>'
         for v in np.linspace(low + margin, high - margin, 3)
     )
-    key = "solid: restored" + ("; dashed: measured" if measured else "; measured: outside")
+    key = "solid: restored"
+    if not math.isnan(found.noisy):
+        key += "; dashed: measured" if measured else "; measured: outside"
     label = f"Histogram of {len(found.values)} posterior samples. {answer(found)}"
     return (
         f'<svg class="nediff-histogram" viewBox="0 0 {width} {height}" role="img" '

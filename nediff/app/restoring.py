@@ -19,9 +19,10 @@ from nediff import __version__
 from nediff.app.models import Model
 from nediff.app.opening import Opened
 from nediff.app.work import Work
-from nediff.data import atomic_path
+from nediff.data import IntensityRange, StabilisedRange, atomic_path
 from nediff.data.settle import magnitude
 from nediff.errors import NediffError
+from nediff.operators import Coloured
 from nediff.restorer import Restorer
 from nediff.sampling import PAPER_SETTINGS, SamplerSettings
 
@@ -29,6 +30,8 @@ Values = NDArray[np.float32]
 MOST_SAMPLES = 64
 MOST_VALUES = 2**29
 """Of all samples of an image together: two GiB."""
+MASKED = ("inpainting", "demosaicing")
+"""Kinds of instruments that measure some pixels (or colours of them) and others not."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,23 @@ class Result:
     noisy: Values
     restored: Values
     samples: Values
+    white: bool = True
+    """Whether the noise of neighbouring pixels is independent."""
+    kind: str = "denoising"
+    """What the instrument does (`Problem.kind`)."""
+    measured: NDArray[np.bool_] | None = None
+    """Which values of ``restored`` were themselves measured, where some were not."""
+
+    def noise_variance(self, restored: Values) -> float:
+        """The mean over a part of ``restored`` of the variance of what is measured there.
+
+        In the data's units squared; with photon noise gain · (x − offset) + read² of each x.
+        """
+        r = self.opened.range
+        if not isinstance(r, StabilisedRange):
+            return (self.sigma * r.scale) ** 2
+        light = np.maximum(restored.astype(np.float64) - r.noise.offset, 0.0)
+        return float(r.noise.gain * light.mean() + r.noise.read_noise**2)
 
     @property
     def sd(self) -> Values | None:
@@ -91,8 +111,8 @@ class Desk:
             self._free.release()
 
 
-def start(model: Model, opened: Opened, settings: Settings, desk: Desk) -> Work[Result]:
-    """The work; its first result has no samples yet."""
+def prepare(model: Model, opened: Opened, settings: Settings, desk: Desk) -> Work[Result]:
+    """The work, ready to start; its first result has no samples yet."""
     restorer = model.restorer(opened)
     _check(restorer, opened, settings)
 
@@ -125,11 +145,17 @@ def _restore(
         framed = restorer.problem.operator.frame(torch.from_numpy(image), *y.shape[-2:])
         return _visible(r.from_unit(framed.numpy()).astype(np.float32), restorer)
 
-    estimate = in_data_units(restorer.restore(y, settings.sigma))
+    def restoring(done: int, total: int) -> None:
+        if done < total:  # what is finished is kept, whatever was clicked meanwhile
+            work.report(done / total, "restoring")
+
+    estimate = in_data_units(restorer.restore(y, settings.sigma, restoring))
     none = np.empty((0, *estimate.shape), np.float32)
     sigma = restorer.problem.sigma if settings.sigma is None else settings.sigma
     noisy = _noisy(restorer, opened)
-    result = Result(opened, settings, sigma, name, noisy, estimate, none)
+    white = not isinstance(restorer.problem.operator, Coloured)
+    kind, measured = restorer.problem.kind, _measured(restorer, y)
+    result = Result(opened, settings, sigma, name, noisy, estimate, none, white, kind, measured)
     if settings.samples == 0:
         return result
 
@@ -152,6 +178,15 @@ def _visible(image: Values, restorer: Restorer) -> Values:
     return size
 
 
+def _measured(restorer: Restorer, y: Values) -> NDArray[np.bool_] | None:
+    """Which values of the image were measured, for instruments that leave some out."""
+    if restorer.problem.kind not in MASKED:
+        return None
+    measurement, here = restorer.measured(y)
+    known: NDArray[np.bool_] = here.operator.known(measurement)[0].cpu().numpy() > 0
+    return known
+
+
 def _noisy(restorer: Restorer, opened: Opened) -> Values:
     if restorer.problem.kind == "mri":
         return (
@@ -167,22 +202,33 @@ def _noisy(restorer: Restorer, opened: Opened) -> Values:
 
 def metadata_of(result: Result) -> dict[str, Any]:
     """What has to be known of a result to make it again."""
-    opened, scale = result.opened, result.opened.range.scale
+    opened = result.opened
     return {
         "software": f"nediff {__version__}",
         "model": result.model,
         "source": opened.name,
-        "page": opened.page,
+        "page": opened.page + 1,  # counted as the page shows it
+        "pages": opened.pages,
         "intensity_range": [opened.range.low, opened.range.high],
-        "sigma_of_range": result.sigma,
-        "sigma_in_data_units": result.sigma * scale,
+        **_noise_told(opened.range, result.sigma),
         **{k: v for k, v in asdict(result.settings).items() if k != "sigma"},
     }
 
 
+def _noise_told(r: IntensityRange, sigma: float) -> dict[str, float]:
+    """σ, where it is one number in the data's units; else what it depends on."""
+    if not isinstance(r, StabilisedRange):
+        return {"sigma_of_range": sigma, "sigma_in_data_units": sigma * r.scale}
+    known = {"gain": r.noise.gain, "read_noise": r.noise.read_noise, "offset": r.noise.offset}
+    return {"sigma_of_stabilised_range": sigma, **known}
+
+
 def write_files(result: Result, folder: Path) -> list[Path]:
-    """restored in the type of the input; mean, sd and samples as float32. All in data units."""
-    stem = Path(result.opened.name).stem
+    """restored in the type of the input; mean, sd and samples as float32. All in data units.
+
+    Pages of a stack have names of their own, so that one does not replace the other in a folder.
+    """
+    stem = Path(result.opened.name).stem + result.opened.page_ending
     about, dtype = metadata_of(result), result.opened.values.dtype
     images: dict[str, NDArray[Any]] = {"restored": _as(result.restored, dtype)}
     if len(result.samples):

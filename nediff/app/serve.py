@@ -31,6 +31,21 @@ def is_local(host: str) -> bool:
         return False
 
 
+def _only_named(host: str) -> list[Any]:
+    """Answer only who calls this computer by a name of its own.
+
+    Any website can give a name of its own the address 127.0.0.1 (DNS rebinding), and would then
+    be let into the page, and could train, by the browser of who visits it. The browser tells the
+    name it was asked for, whatever the port.
+    """
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    # "[" is what older versions of Starlette read of [::1]:7860; a name cannot begin with it
+    names = ["localhost", "127.0.0.1", "[::1]", "::1", "[", host]
+    return [Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)]
+
+
 @contextmanager
 def serving(
     run: Path | None, host: str = "127.0.0.1", port: int | None = None, browser: bool = False
@@ -43,13 +58,14 @@ def serving(
     root = Path(tempfile.mkdtemp(prefix="nediff-app-")).resolve()
     before = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ.update(_ENVIRONMENT | {"GRADIO_TEMP_DIR": str(root)})
-    sessions, trainings = Sessions(root), Trainings() if is_local(host) else None
+    local = is_local(host)
+    sessions, trainings = Sessions(root), Trainings() if local else None
     page: Any = None
     try:
         from nediff.app.look import CSS, HEAD, theme
         from nediff.app.page import build_page
 
-        page = build_page(model, sessions, trainings)
+        page = build_page(model, sessions, trainings, local)
         page.queue(default_concurrency_limit=4, api_open=False)
         try:
             _, address, _ = page.launch(
@@ -67,10 +83,12 @@ def serving(
                 theme=theme(),
                 css=CSS,
                 head=HEAD,
+                app_kwargs={"middleware": _only_named(host)} if local else None,
             )
         except OSError as error:
             raise NediffError(f"The page cannot be served at {host}: {error}") from error
-        yield address
+        with sessions.swept():
+            yield address
     finally:
         if page is not None:
             page.close(verbose=False)

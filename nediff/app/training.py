@@ -30,6 +30,10 @@ from nediff.training.metrics import METRICS_FILE, read_metrics
 PREVIEW = 192
 """Side of the square that previews show."""
 MOST_MINUTES = 60 * 24 * 7
+ENDED_WELL = (0, 130, 143, -signal.SIGINT, -signal.SIGTERM)
+"""Done, or stopped by Ctrl-C or the page: 128 + n from `nediff train`, −n before it listens."""
+LAST_WORDS = 2.0
+"""Seconds to wait for what a process that has ended wrote last."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,16 @@ class _Running:
     words: list[str] = field(default_factory=list)
     """The lines it has written, the newest last."""
     stopped: bool = False
+    listener: threading.Thread | None = None
+    """Reads these lines."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; then its last words have been read."""
+        code = self.process.poll()
+        if code is not None and self.listener is not None:
+            self.listener.join(LAST_WORDS)
+        return code
 
 
 @dataclass(frozen=True)
@@ -77,6 +91,13 @@ class State:
     words: str
     since: float = 0.0
     """Seconds since the last row."""
+    exit_code: int | None = None
+    """Of the process, if it was one of the page and has ended."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether its process ended by a mistake, and not because it was done or stopped."""
+        return self.exit_code is not None and self.exit_code not in ENDED_WELL
 
     @property
     def step(self) -> int:
@@ -142,7 +163,9 @@ class Trainings:
             running = _Running(process)
             self._known[folder] = running
         assert process.stderr is not None
-        threading.Thread(target=_listen, args=(process.stderr, running), daemon=True).start()
+        listener = threading.Thread(target=_listen, args=(process.stderr, running), daemon=True)
+        listener.start()
+        running.listener = listener
 
     def stop(self, out: str) -> bool:
         """Ask a run to save itself and end; False if none is under way there."""
@@ -160,7 +183,8 @@ class Trainings:
         folder = _folder(out)
         with self._lock:
             known = self._known.get(folder)
-        running = known is not None and known.process.poll() is None
+        exit_code = None if known is None else known.exit_code
+        running = known is not None and exit_code is None
         if known is None and not (folder / CONFIG_FILE).exists():
             return None
         running = running or is_claimed(folder)  # by a terminal, perhaps
@@ -174,7 +198,8 @@ class Trainings:
         words = known.words[-1] if known is not None and known.words else ""
         if known is not None and known.stopped and running:
             words = "stopping: it finishes the step at hand and saves"
-        return State(running, steps, rows, words, _age(folder / METRICS_FILE))
+        ended = None if running else exit_code
+        return State(running, steps, rows, words, _age(folder / METRICS_FILE), ended)
 
     def close(self, patience: float = 60.0) -> None:
         """Stop all, and wait until they are saved."""

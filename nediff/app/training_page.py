@@ -6,6 +6,7 @@ from typing import Any
 import gradio as gr
 
 from nediff.app import drawing
+from nediff.app.complaint import complaint
 from nediff.app.training import State, Trainings, look, preview
 from nediff.errors import NediffError
 
@@ -64,15 +65,15 @@ def training_tab(trainings: Trainings) -> None:
     _wire_watch(parts, trainings)
 
 
-def _bad(parts: _Training, error: NediffError) -> Outputs:
-    return {parts.words: drawing.message(str(error), bad=True)}
+def _bad(parts: _Training, error: Exception) -> Outputs:
+    return {parts.words: drawing.message(complaint(error), bad=True)}
 
 
 def _wire_look(parts: _Training) -> None:
     def looked(source: str, out: str, minutes: float | None) -> Outputs:
         try:
             found = look(source)
-        except NediffError as error:
+        except Exception as error:
             return _bad(parts, error) | {parts.found: "", parts.options: None}
         words = drawing.message("This is what the images say of themselves.")
         shown = drawing.diagnosis(found, found.command(out, minutes))
@@ -102,7 +103,7 @@ def _wire_buttons(parts: _Training, trainings: Trainings) -> None:
                 typed = found.command(out, minutes)
                 shown = {parts.found: drawing.diagnosis(found, typed), parts.options: known}
             trainings.start(known[0], out, minutes or 0.0, known[1])
-        except NediffError as error:
+        except Exception as error:
             return _bad(parts, error)
         bar = drawing.progress_bar(0, "starting: measuring how fast this computer is")
         return shown | begun | {parts.words: "", parts.progress: bar}
@@ -110,14 +111,14 @@ def _wire_buttons(parts: _Training, trainings: Trainings) -> None:
     def resume(source: str, out: str) -> Outputs:
         try:
             trainings.resume(source.strip(), out)
-        except NediffError as error:
+        except Exception as error:
             return _bad(parts, error)
         return begun | {parts.words: drawing.message("Going on where it was.")}
 
     def stop(out: str) -> Outputs:
         try:
             stopped = trainings.stop(out)
-        except NediffError as error:
+        except Exception as error:
             return _bad(parts, error)
         words = "No training of this page is under way there."
         if stopped:
@@ -137,7 +138,7 @@ def _wire_watch(parts: _Training, trainings: Trainings) -> None:
     def watch(source: str, out: str, first: Any, seen: int | None) -> Outputs:
         try:
             state = trainings.state(out)
-        except NediffError as error:
+        except Exception as error:
             return _bad(parts, error) | {parts.timer: gr.Timer(active=False)}
         if state is None:
             none = drawing.message("There is no run in that folder yet.")
@@ -167,7 +168,7 @@ def _pictures(parts: _Training, source: str, out: str, first: Any, state: State)
         return {}  # a run of which only the folder was named
     try:
         pair = preview(source.strip(), out)
-    except NediffError:
+    except (NediffError, OSError):
         return {}  # files may be on their way
     if pair is None:
         return {}
@@ -193,6 +194,11 @@ def _bar(state: State) -> str:
 
 
 def _ending(state: State, out: str) -> str:
+    if state.failed and "nediff:" not in state.words:
+        said = state.words or "it wrote nothing"
+        if state.exit_code is not None and state.exit_code < 0:  # no error of its own was written
+            said = f"the system ended it (signal {-state.exit_code}); before, it wrote: {said}"
+        return drawing.message(f"The training failed: {said}", bad=True)
     if state.finished:
         return drawing.message(f"Done. Use it with: nediff app {out}")
     if "nediff:" in state.words:

@@ -30,16 +30,25 @@ class Update(Generic[Result]):
 
 
 class Work(Generic[Result]):
-    """Runs ``task(self)``, which calls `report` as often as it can; that is where it is stopped."""
+    """Runs ``task(self)`` once `start` is called, so that who can cancel it knows it by then.
+
+    The task calls `report` as often as it can; that is where it is stopped.
+    """
 
     def __init__(self, task: Callable[[Work[Result]], Result]) -> None:
         self._stop, self._changed = threading.Event(), threading.Condition()
         self._update: Update[Result] = Update(0.0, "starting")
         self._number, self._error = 0, None
+        self.kept: Result | None = None
+        """The last result that was reported, which stays when the work is cancelled."""
         self._thread = threading.Thread(target=self._run, args=(task,), daemon=True)
-        self._thread.start()
 
     _error: BaseException | None
+
+    def start(self) -> Work[Result]:
+        """Begin; cancelled before, it ends at its first report."""
+        self._thread.start()
+        return self
 
     def _run(self, task: Callable[[Work[Result]], Result]) -> None:
         try:
@@ -55,7 +64,9 @@ class Work(Generic[Result]):
             self._changed.notify_all()
 
     def report(self, share: float, words: str, result: Result | None = None) -> None:
-        """Called by the task; raises `Cancelled` if that was asked for."""
+        """Called by the task; raises `Cancelled` if that was asked for, but keeps the result."""
+        if result is not None:
+            self.kept = result
         if self._stop.is_set():
             raise Cancelled
         self._show(Update(share, words, result))
