@@ -556,12 +556,6 @@ def test_patch_norms_are_those_of_the_patches() -> None:
     assert np.allclose(patches.norms(7 + 0 * images, 4, centred=True), 0)
 
 
-def test_the_slope_of_one_over_root_n() -> None:
-    counts = [10, 100, 1000]
-    assert complexity.slope(counts, [n**-0.5 for n in counts]) == pytest.approx(-0.5)
-    assert complexity.slope(counts, [1.0, -1.0, -1.0]) is None
-
-
 def test_json_keeps_every_number() -> None:
     record = {"a": [0.1, -2e-05, 3], "b": {"c": [[1.5, 2.5]], "d": "[ 1 ]"}, "e": []}
     assert json.loads(as_json(record)) == record
@@ -695,3 +689,19 @@ def test_a_score_of_all_images_together_has_no_score_of_each(tmp_path: Path) -> 
     assert claims._each(workspace, row, "fid") is None
     assert claims._better(workspace, "", row, row | {"fid": 4.0}, "fid").holds
     np.testing.assert_array_equal(claims._each(workspace, row, "psnr"), [1.0, 2.0])
+
+
+def test_a_slope_is_that_of_all_points_and_says_how_sure_it_is() -> None:
+    counts = [10, 30, 100, 300, 1000]
+    exact = complexity.slope(counts, [3 * n**-0.5 for n in counts])
+    assert exact is not None
+    assert exact.value == pytest.approx(-0.5)
+    assert exact.error == pytest.approx(0.0, abs=1e-9)
+    # an error that ends at what the training costs is no power law: points are off the line
+    ending = complexity.slope(counts, [3 * n**-0.5 + 0.2 for n in counts])
+    assert ending is not None
+    assert ending.error > 0.01
+    assert complexity.slope(counts, [1.0, 0.5, 0.2, -0.1, 0.1]) is None
+    assert complexity.slope(counts[:2], [1.0, 0.5]) is None
+    # over the same method on all images, an exact 1/√N is steeper than −1/2
+    assert complexity.own_slope_of_root_n([*counts, 4450]) == pytest.approx(-0.62, abs=0.005)

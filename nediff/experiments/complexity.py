@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,13 +63,33 @@ def _mse(levels: dict[str, Any], sigma: float) -> float:
     return float(np.mean(10 ** (-np.array(levels[f"{sigma:g}"]["psnr"]) / 10)))
 
 
-def slope(counts: list[int], excess: list[float]) -> float | None:
-    """Of log(excess) against log(N), where the excess is positive; −1/2 is the paper's claim."""
-    kept = [(n, e) for n, e in zip(counts, excess, strict=True) if e > 0]
-    if len(kept) < 2:
+class Slope(NamedTuple):
+    """Of a line through logarithms, and its standard error by how far the points are off it."""
+
+    value: float
+    error: float
+
+
+def slope(counts: list[int], excess: list[float]) -> Slope | None:
+    """Of log(excess) against log(N); −1/2 is the paper's claim.
+
+    None for fewer than three points, or if there is no excess at one of them: a line through the
+    others alone would be steeper or flatter than what was found.
+    """
+    if len(counts) < 3 or min(excess) <= 0:
         return None
-    x, y = np.log(np.array(kept, dtype=np.float64)).T
-    return float(np.polyfit(x, y, deg=1)[0])
+    x, y = np.log(counts), np.log(excess)
+    value, height = np.polyfit(x, y, deg=1)
+    off = y - value * x - height
+    scatter = float(np.square(off).sum()) / (len(x) - 2) / float(np.square(x - x.mean()).sum())
+    return Slope(float(value), scatter**0.5)
+
+
+def own_slope_of_root_n(counts: list[int]) -> float:
+    """What `own slope` is where the error is a constant + 1/√N: the excess ends at zero."""
+    lost = [n**-0.5 - max(counts) ** -0.5 for n in sorted(counts)[:-1]]
+    found = slope(sorted(counts)[:-1], lost)
+    return float("nan") if found is None else found.value
 
 
 def _curve(
@@ -89,19 +109,28 @@ def table(workspace: Workspace) -> str:
         for sigma in LEVELS:
             values = dict(zip(*_curve(found, method, sigma), strict=True))
             cells = [f"{1e4 * values[n]:.3f}" if n in values else "" for n in counts]
-            steep = [slope(*_curve(found, method, sigma, over)) for over in ("excess", "lost")]
-            words = ["" if s is None else f"{s:.2f}" for s in steep]
-            body.append([METHODS[method].words, f"{sigma:g}", *cells, *words])
+            steep = [_slope_words(found, method, sigma, over) for over in ("excess", "lost")]
+            body.append([METHODS[method].words, f"{sigma:g}", *cells, *steep])
     head = ["trained with", "test σ", *(f"N = {n}" for n in counts), "slope", "own slope"]
     intro = (
         f"10⁴ × (MSE − MSE of supervised training on all images), one step, σ_n = {SIGMA:g}, "
         f"{workspace.scale.count_steps} training steps for every N; the slope of its logarithm "
-        "against log N (−0.5 for σ²/√N), and that of the excess over the same method on all "
-        "images, which leaves out what the short training itself costs. A tenth of the N images is "
+        "against log N (−0.5 for σ²/√N) with its standard error, and that of the excess over the "
+        "same method on all images, which leaves out what the short training itself costs (an "
+        f"exact 1/√N has {own_slope_of_root_n(counts):.2f} there, because the excess ends at "
+        "zero); none where one of the points has no excess. A tenth of the N images is "
         "held out to choose the best moment of the run, without truth. Above σ_n by D(αy, "
         "ασ)/α with ασ = σ_n."
     )
     return "\n".join([intro, "", *markdown(head, body)]) + "\n"
+
+
+def _slope_words(found: list[dict[str, Any]], method: str, sigma: float, over: str) -> str:
+    counts, excess = _curve(found, method, sigma, over)
+    if over == "lost":  # all images have none over themselves
+        counts, excess = counts[:-1], excess[:-1]
+    steep = slope(counts, excess)
+    return "" if steep is None else f"{steep.value:.2f} ± {steep.error:.2f}"
 
 
 def figure(workspace: Workspace, path: Path) -> None:
