@@ -108,8 +108,8 @@ def calibrate(data: Path) -> None:
         for i in range(len(noisy)):
             y = torch.from_numpy(noisy.image(i))
             pairs.append(draw_pair(restorer, y, level, SAMPLES, noisy.name(i), SEED))
-        seen = summarise_pairs(pairs, SAMPLES, level)
-        found.append(AtLevel(level, *fit_correction(pairs, level)))
+        seen = summarise_pairs(pairs, SAMPLES)
+        found.append(AtLevel(level, *fit_correction(pairs)))
         figures.append({"sigma": level, "ratio": seen.ratio, "ratio_error": seen.ratio_error})
         print(found[-1], figures[-1], flush=True)
     *lower, top = found

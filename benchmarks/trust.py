@@ -34,6 +34,7 @@ from nediff.experiments.pieces import provenance
 
 OUT = Path("docs/results/trust")
 RUNS = Path("runs/reproduce/models")
+KEPT = Path("docs/results/reproduce/cpu/models")
 SIGMA = 0.075
 SETS = {"afhq": "cats64", "nbu": "aerial64", "ffhq": "faces64"}
 RECIPES = ("supervised", "default", "paper", "sure", "cd")
@@ -51,6 +52,15 @@ WORDS = {
 }
 
 
+def network(name: str, recipe: str) -> Any:
+    """A Restorer: of the runs on this machine, or one of those kept with the results."""
+    from nediff.restorer import Restorer
+
+    key = f"{name}-{SIGMA:g}-{recipe}"
+    here = RUNS / key
+    return Restorer.load(here if here.is_dir() else KEPT / key)
+
+
 def validation(name: str, data: Path) -> tuple[Any, Any]:
     """Noisy images, measured once, and their truth."""
     from nediff.experiments.models import Model
@@ -65,9 +75,8 @@ def validation(name: str, data: Path) -> tuple[Any, Any]:
 def run_spread(name: str, data: Path) -> dict[str, Any]:
     """All candidates on the second half of the validation images, by the truth."""
     from nediff.evaluation.calibrate import calibrate, corrected
-    from nediff.restorer import Restorer
 
-    restorer = Restorer.load(RUNS / f"{name}-{SIGMA:g}-default")
+    restorer = network(name, "default")
     noisy, clean = validation(name, data)
     half = len(noisy) // 2
     found = calibrate(restorer, noisy.select(range(half)))
@@ -114,7 +123,7 @@ def _judged(draw: Callable[[Any, int], Any], noisy: Any, clean: Any) -> dict[str
         truth = clean.image(i).astype(np.float64).ravel()
         pairs.append(judge(samples, truth, 0.0, None))
         ranks += np.bincount((samples < truth).sum(0), minlength=SAMPLES + 1)
-    found = summarise_pairs(pairs, SAMPLES, SIGMA)
+    found = summarise_pairs(pairs, SAMPLES)
     coverage = {
         str(promised): float(ranks[k : SAMPLES + 1 - k].sum() / ranks.sum())
         for promised, k in INTERVALS.items()
@@ -155,12 +164,10 @@ def _sure(restorer: Any, images: Any, seeds: Any) -> list[Any]:
 
 def run_sure(name: str, data: Path) -> dict[str, Any]:
     """PSNR by SURE and by the truth for each recipe, and how often its interval holds it."""
-    from nediff.restorer import Restorer
-
     noisy, clean = validation(name, data)
     results = {}
     for recipe in RECIPES:
-        restorer = Restorer.load(RUNS / f"{name}-{SIGMA:g}-{recipe}")
+        restorer = network(name, recipe)
         results[recipe] = _sure_of_all(restorer, noisy, clean) | _repeated(restorer, clean)
         print(recipe, results[recipe], flush=True)
     figures = {"images": len(noisy), "repeats": REPEATS, "images_at_once": AT_ONCE}

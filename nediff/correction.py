@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,16 @@ from torch import Tensor
 
 from nediff.data import atomic_path
 from nediff.divergence import expand
-from nediff.errors import NediffError
-from nediff.keeping import CHECKSUM, read_text
+from nediff.errors import NediffError, NediffWarning
+from nediff.keeping import CHECKSUM, Damaged, checksum_of, plain, read_tensors, read_text
 from nediff.problem import Problem
 from nediff.randomness import derive_key, normal_field
+from nediff.runs import WEIGHTS_FILE
 from nediff.sampling import SamplerSettings
 
 CALIBRATION_FILE = "calibration.json"
+_WEIGHTS = "weights"
+"""The value there that says for which weights it was found: their checksum. Not in older files."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +117,14 @@ class Correction:
         return out + floor * expand(sigma) * known * noise
 
 
-def save_correction(folder: Path, correction: Correction) -> None:
-    """Write calibration.json."""
+def save_correction(
+    folder: Path, correction: Correction, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write calibration.json; with ``weights``, for no others than these."""
     with atomic_path(folder / CALIBRATION_FILE) as temporary:
         values = asdict(correction)
+        if weights is not None:
+            values[_WEIGHTS] = checksum_of(plain(weights), {})
         values[CHECKSUM] = _checksum(values)
         temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
@@ -126,7 +135,7 @@ def _checksum(values: dict[str, Any]) -> str:
 
 
 def load_correction(folder: Path) -> Correction | None:
-    """The correction of a run; None if it was never calibrated."""
+    """The correction of a run; None if it was never calibrated, or with other weights."""
     path = folder / CALIBRATION_FILE
     if not path.is_file():
         return None
@@ -135,6 +144,14 @@ def load_correction(folder: Path) -> Correction | None:
         told = stored.pop(CHECKSUM, None)
         if told is not None and told != _checksum(stored):
             raise ValueError("the checksum does not fit")
+        if _of_other_weights(folder, stored.pop(_WEIGHTS, None)):
+            warnings.warn(
+                f"{path} was found with other weights than the run has now, so it is not used; "
+                "calibrate the run again (nediff calibrate).",
+                NediffWarning,
+                stacklevel=2,
+            )
+            return None
         stored["sampler"] = SamplerSettings(**stored["sampler"])
         if stored["conformal"] is not None:
             stored["conformal"] = Conformal(**stored["conformal"])
@@ -144,3 +161,14 @@ def load_correction(folder: Path) -> Correction | None:
         raise NediffError(
             f"{path} is damaged; remove it, and calibrate the run again (nediff calibrate)."
         ) from error
+
+
+def _of_other_weights(folder: Path, mark: object) -> bool:
+    """Whether the weights have changed since; where that cannot be told, they have not."""
+    if mark is None:
+        return False
+    try:
+        tensors, _ = read_tensors(folder / WEIGHTS_FILE)
+    except Damaged:  # who needs them says so
+        return False
+    return mark != checksum_of(tensors, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -89,9 +90,14 @@ def _hub() -> Any:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What the hub's library raises: HTTP and network errors (OSError), bad names (ValueError)."""
-    errors = _hub().errors
-    return (errors.HfHubHTTPError, errors.HFValidationError, OSError, ValueError)
+    """What the hub's library raises: HTTP and network errors, bad names (ValueError).
+
+    Which HTTP library it talks by differs by its version; its own error has that one's for a
+    base, of which the errors without a network are others.
+    """
+    errors = importlib.import_module(f"{_hub().__name__}.errors")
+    http: tuple[type[Exception], ...] = errors.HfHubHTTPError.__bases__
+    return (*http, errors.HFValidationError, OSError, ValueError)
 
 
 def _reason(error: Exception) -> str:

@@ -92,6 +92,11 @@ def checksum_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> s
     return digest.hexdigest()
 
 
+def plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """As they are written: values alone, in the memory of the CPU."""
+    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+
+
 def write_tensors(
     path: Path,
     tensors: Mapping[str, Tensor],
@@ -102,10 +107,9 @@ def write_tensors(
 
     What was there before is kept as ``previous``, once the new file is written and checked.
     """
-    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    words = dict(metadata or {})
+    values, words = plain(tensors), dict(metadata or {})
     with atomic_path(path) as temporary:
-        _save(plain, temporary, _noted(words, checksum_of(plain, words)))
+        _save(values, temporary, _noted(words, checksum_of(values, words)))
         if previous is not None and path.exists():
             sync(temporary)
             read_tensors(temporary)

@@ -18,7 +18,7 @@ from nediff.divergence import ESTIMATORS, Map
 from nediff.errors import NediffError, did_you_mean
 from nediff.groups import GROUPS
 from nediff.networks.measured import expected_error
-from nediff.operators import Identity, LinearOperator, Mask
+from nediff.operators import Coloured, Identity, LinearOperator, Mask
 from nediff.problem import Problem
 from nediff.randomness import Draws
 
@@ -263,6 +263,8 @@ def _cd(
     with two samples from it at σ'' ~ U(0, σ_t). Each term is divided by its σ_t² if ``weighted``.
     """
     _refuse_misfit(recipe, batch.problem.kind)
+    if isinstance(batch.problem.operator, Coloured):
+        raise NediffError("The loss 'cd' is for white noise only, and this is correlated.")
     y, sigma = batch.y, batch.sigma
     denoiser = _through(network, batch.problem.operator)
     level = draws.uniform(1.0, recipe.sigma_max_ratio).to(y) * sigma
@@ -312,8 +314,8 @@ def _ambient(
 
     To restore: the sampler as ever, σ from U(0, σ_n) being the levels it needs, with the mask A
     itself. The authors, who sample without a measurement, draw one Ã by the law of training and
-    keep it; to hide measured pixels again would throw data away. Nothing is hidden in many a
-    neighbourhood of the size our networks look at, so A is not new to them.
+    keep it; to hide measured pixels again would throw data away. With a tenth of them hidden, A
+    without a hole is new to the network; what that costs was not measured.
     """
     _refuse_misfit(recipe, batch.problem.kind)
     if batch.clean is None:

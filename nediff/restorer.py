@@ -123,17 +123,26 @@ class Restorer:
         return range_of(self.config)
 
     @torch.no_grad()
-    def restore(self, y: Array, sigma: float | ArrayLike | None = None) -> Array:
+    def restore(
+        self,
+        y: Array,
+        sigma: float | ArrayLike | None = None,
+        progress: Progress | None = None,
+    ) -> Array:
         """The MMSE estimate E[x | y] at noise level ``sigma``: a number, or one for each image.
 
         Unless told it is σ_n, that of the training; where that had several, it must be told.
         Above σ_n, by the method's own invariance, D(y, σ) = D(αy, ασ)/α with ασ = σ_n.
+        ``progress`` hears of the tiles of large images; others are done at once.
         """
         batch, problem = self.measured(y)
         level, alpha = self.levels(len(batch), sigma)
         batch = expand(alpha) * batch
         if self.in_parts(problem, batch.shape[-2:]):
-            images = [self._in_memory(*one, self.sampler) for one in zip(batch, level, strict=True)]
+            tiles = len(tiles_of((batch.shape[-2], batch.shape[-1]), self.tile))
+            report = _counting(len(batch) * tiles, progress)
+            pairs = zip(batch, level, strict=True)
+            images = [self._in_memory(*one, self.sampler, report) for one in pairs]
             estimate = torch.cat([restored_in_memory(image) for image in images])
         else:
             estimate = self.denoiser(batch, level, problem.operator)
@@ -236,9 +245,7 @@ class Restorer:
             return None
         calls, moves = network_calls(settings.solver, settings.steps), settings.steps - 1
         tiles = len(tiles_of((size[0], size[1]), self.tile))
-        total = samples * tiles * (calls + moves) or 1
-        done = itertools.count(1)
-        return lambda _: show(min(next(done), total), total)
+        return _counting(samples * tiles * (calls + moves), show)
 
     def _in_memory(
         self,
@@ -277,20 +284,23 @@ class Restorer:
         if n < 2:
             raise NediffError(f"A spread needs at least 2 samples, not {n}.")
         samples = torch.as_tensor(self.sample(y, n, seed, sigma))
+        k, stretch = left_out(n), self._stretch(n, sigma)
+        middle, ordered = samples.mean(0), samples.sort(dim=0).values
+        # intervals are stretched in unit intensities, in which it was found by how much
+        lower, upper = (middle + (stretch or 1.0) * (ordered[j] - middle) for j in (k - 1, n - k))
         if data_units:
-            mapped = self.range.from_unit(samples.cpu().numpy())
-            samples = torch.from_numpy(mapped).to(samples)
-        k = left_out(n)
-        mean, ordered = samples.mean(0), samples.sort(dim=0).values
-        stretch = self._stretch(n, sigma)
+            samples, lower, upper = (self._in_data_units(v) for v in (samples, lower, upper))
         return Posterior(
-            mean=_like(y, mean),
+            mean=_like(y, samples.mean(0)),
             sd=_like(y, samples.std(0)),
-            lower=_like(y, mean + (stretch or 1.0) * (ordered[k - 1] - mean)),
-            upper=_like(y, mean + (stretch or 1.0) * (ordered[n - k] - mean)),
+            lower=_like(y, lower),
+            upper=_like(y, upper),
             coverage=promised_coverage(n),
             conformal=stretch is not None,
         )
+
+    def _in_data_units(self, x: Tensor) -> Tensor:
+        return torch.from_numpy(self.range.from_unit(x.cpu().numpy())).to(x)
 
     def _stretch(self, n: int, sigma: float | ArrayLike | None) -> float | None:
         """Of the intervals of n samples, if clean images have shown how much they need."""
@@ -324,11 +334,12 @@ class Restorer:
         from nediff.card import write_card
 
         save_problem(Path(folder), self.problem)
-        save_weights(Path(folder), dict(self.denoiser.named_parameters()))
+        weights: dict[str, Tensor] = dict(self.denoiser.named_parameters())
+        save_weights(Path(folder), weights)
         if self.unmeasured is not None:
             save_spread(Path(folder), self.unmeasured)
         if self.correction is not None:
-            save_correction(Path(folder), self.correction)
+            save_correction(Path(folder), self.correction, weights)
         save_config(Path(folder), self.config)
         write_card(Path(folder), self.config)
 
@@ -453,6 +464,14 @@ class Restorer:
         alpha = np.where(alpha > 1 - 1e-6, 1.0, alpha)  # as noisy as the training, but for rounding
         level, contrast = torch.tensor(np.minimum(values, largest)), torch.tensor(alpha)
         return level.to(self.device, torch.float32), contrast.to(self.device, torch.float32)
+
+
+def _counting(total: int, show: Progress | None) -> Callable[[int], None] | None:
+    """Shows how many of so many tiles are done whenever it is called."""
+    if show is None:
+        return None
+    done, all_of_them = itertools.count(1), total or 1
+    return lambda _: show(min(next(done), all_of_them), all_of_them)
 
 
 def _like(y: Array, batch: Tensor, leading: tuple[int, ...] = ()) -> Array:

@@ -7,6 +7,7 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ from nediff.evaluation.revealed import (
     together,
 )
 from nediff.networks import Denoiser
+from nediff.operators.coloured import Colour
 from nediff.problem import Problem, random_mask
 from nediff.restorer import Restorer
 from nediff.sampling import SamplerSettings
@@ -106,11 +108,24 @@ def test_pairs_tell_a_spread_that_is_wrong(halves: Measurements, factor: float) 
     made = two_halves(1 / math.sqrt(1 + TAU**2))
     made = corrected(made, Correction(factor, 0.0, FINE))
     noisy = halves.simulate(SIGMA, 1)
-    found = summarise_pairs(pairs_of(made, noisy, halves), 8, SIGMA)
+    found = summarise_pairs(pairs_of(made, noisy, halves), 8)
     assert found.ratio == pytest.approx(1 / factor, abs=4 * found.ratio_error + 0.02 / factor)
     for part in found.classes:
         assert part.ratio == pytest.approx(1 / factor, abs=4 * part.ratio_error + 0.03 / factor)
         assert part.ratio_error < 0.6 / factor  # and says something
+
+
+def test_pairs_judge_the_floor_that_images_of_full_contrast_get(halves: Measurements) -> None:
+    """The exact sampler with a needless floor of 0.2 σ²: variances v of 2/9 and 4/3 σ² by halves.
+
+    In pairs of contrast α the floor is α² as large, so that the ratio is v/(v + 0.2 σ²).
+    """
+    made = two_halves(1 / math.sqrt(1 + TAU**2))
+    wide = corrected(made, Correction(1.0, 0.2, FINE))
+    found = summarise_pairs(pairs_of(wide, halves.simulate(SIGMA, 1), None), 8)
+    expected = (2 / 9 + 4 / 3) / (2 / 9 + 4 / 3 + 0.4)
+    assert found.ratio == pytest.approx(expected, abs=4 * found.ratio_error + 0.02)
+    assert found.ratio_error < 0.02  # it would be 0.66 with the floor as it is
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -121,7 +136,7 @@ def test_pairs_are_unbiased_in_classes_for_any_denoiser(halves: Measurements, ma
         problem = Problem.inpainting(random_mask(0.7, (SIDE, SIDE), 0), SIGMA)
     made = two_halves(3.0, problem)
     noisy = halves.simulate(SIGMA, 1, problem if masked else None)
-    found = summarise_pairs(pairs_of(made, noisy, halves), 8, SIGMA)
+    found = summarise_pairs(pairs_of(made, noisy, halves), 8)
     off = [(c.ratio - c.true_ratio) / c.ratio_error for c in [*found.classes, found]]
     assert np.abs(off).max() < 4
     assert abs(found.true_ratio - 1) > 0.05  # it is wrong, after all
@@ -132,15 +147,73 @@ def test_a_factor_and_a_floor_are_found(halves: Measurements) -> None:
     made = two_halves(1 / math.sqrt(1 + TAU**2))
     narrow = corrected(made, Correction(0.25, 0.0, FINE))
     noisy = halves.simulate(SIGMA, 1)
-    factor, floor = fit_correction(pairs_of(narrow, noisy, None), SIGMA)
+    factor, floor = fit_correction(pairs_of(narrow, noisy, None))
     # variances are 0.2 and 0.8 σ² before, a quarter after; the error of a class is 3 %
     assert factor == pytest.approx(4.0, rel=0.15)
     assert floor < 0.05
     pairs = pairs_of(made, noisy, None)
-    lost = [type(p)(p.sorting, np.maximum(p.variance - 0.1 * SIGMA**2, 0), p.error) for p in pairs]
-    factor, floor = fit_correction(lost, SIGMA)
+    lost = [type(p)(p.sorting, np.maximum(p.variance - 0.1, 0), p.error) for p in pairs]
+    factor, floor = fit_correction(lost)
     assert factor == pytest.approx(1.0, abs=0.15)
     assert floor == pytest.approx(0.1, abs=0.05)
+
+
+def test_a_floor_is_found_by_images_of_several_noise_levels(halves: Measurements) -> None:
+    """Samples that lack 0.1 σ² of variance, σ the noise of each image: one floor for all."""
+    alpha = 1 / math.sqrt(1 + TAU**2)
+    made = two_halves(alpha)
+    exact, prior = made.sample, made.denoiser.variance
+
+    def less(y: Tensor, n: int, seed: int, sigma: float) -> Tensor:
+        drawn, mean = exact(y, n, seed, sigma), made.restore(y, sigma=sigma)
+        variance = prior * sigma**2 / (prior + sigma**2)
+        return mean + (1 - 0.1 * (alpha * sigma) ** 2 / variance).sqrt() * (drawn - mean)
+
+    made.sample = less  # type: ignore[method-assign,assignment]
+    pairs = []
+    for k, level in enumerate((SIGMA, SIGMA / 4)):
+        noisy = halves.select(range(k, 60, 2)).simulate(level, 1)
+        for i in range(len(noisy)):
+            y = torch.from_numpy(noisy.image(i))
+            pairs.append(draw_pair(made, y, level, 8, noisy.name(i), 0))
+    factor, floor = fit_correction(pairs)
+    # as with one level above; in units of the largest level it would be near zero
+    assert factor == pytest.approx(1.0, abs=0.15)
+    assert floor == pytest.approx(0.1, abs=0.05)
+
+
+class ByChannel(torch.nn.Module):
+    """The MMSE denoiser of white images of one variance, with other noise in each channel."""
+
+    def __init__(self, of_noise: Tensor) -> None:
+        super().__init__()
+        self.of_noise = torch.nn.Parameter(of_noise[None, :, None, None], requires_grad=False)
+
+    def forward(self, y: Tensor, sigma: Tensor, operator: object = None) -> Tensor:
+        return y * SIGMA**2 / (SIGMA**2 + self.of_noise * sigma.square()[:, None, None, None])
+
+
+def test_pairs_are_unbiased_in_classes_where_channels_differ_in_noise() -> None:
+    """The channel with four times the noise of the others is a class of its own."""
+    of_noise = np.array([2.0, 0.5, 0.5])
+    colour = Colour(np.array([0.0, 0.5]), np.stack([np.diag(of_noise)] * 2))
+    problem, bare = Problem.denoising(SIGMA, 3, colour), restorer(1.0)
+    variance = problem.operator.noise_variance(torch.zeros(1, 3, SIDE, SIDE))
+    assert variance[0].mean(dim=(1, 2)).tolist() == pytest.approx(of_noise)
+    data = bare.config.data.model_copy(update={"channels": 3})
+    config = bare.config.model_copy(update={"data": data})
+    made = Restorer(problem, ByChannel(torch.from_numpy(of_noise).float()), config)
+    made.sampler = FINE
+    x = torch.from_numpy(np.random.default_rng(0).normal(0, SIGMA, (30, 3, SIDE, SIDE))).float()
+    pairs = []
+    for i, clean in enumerate(x):
+        white = torch.randn(1, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(i))
+        y = clean + SIGMA * problem.noise(white)[0]
+        pairs.append(draw_pair(made, y, SIGMA, 8, str(i), 0, clean))
+    found = summarise_pairs(pairs, 8)
+    off = [(c.ratio - c.true_ratio) / c.ratio_error for c in [*found.classes, found]]
+    assert np.abs(off).max() < 4
+    assert max(c.ratio_error for c in found.classes) < 0.2  # and says something
 
 
 def test_what_chance_explains_is_left_alone(halves: Measurements) -> None:
@@ -151,10 +224,10 @@ def test_what_chance_explains_is_left_alone(halves: Measurements) -> None:
     made_sizes, found_sizes = [], []
     for k in range(10):
         few = pairs[6 * k : 6 * k + 6]
-        factor, floor = fit_correction(few, SIGMA)
+        factor, floor = fit_correction(few)
         made_sizes.append(abs(factor - 1) + floor)
         edges = _edges(few, 2 * CLASSES)
-        free, free_floor = _fitted(np.stack([_sums(pair, edges) for pair in few]), SIGMA)
+        free, free_floor = _fitted(np.stack([_sums(pair, edges) for pair in few]))
         found_sizes.append(abs(free - 1) + free_floor)
     assert np.mean(made_sizes) < 0.5 * np.mean(found_sizes)
 
@@ -205,8 +278,8 @@ def test_chance_is_from_image_to_image() -> None:
     image_error = rng.exponential(size=40)
     ones = np.ones(8)
     parts = [[Pair(ones, ones, e * ones) for _ in range(16)] for e in image_error]
-    apart = summarise_pairs([part for image in parts for part in image], 6, 1.0)
-    joined = summarise_pairs([together(image) for image in parts], 6, 1.0)
+    apart = summarise_pairs([part for image in parts for part in image], 6)
+    joined = summarise_pairs([together(image) for image in parts], 6)
     assert joined.ratio == pytest.approx(apart.ratio)
     assert joined.ratio_error == pytest.approx(4 * apart.ratio_error, rel=0.05)
     assert joined.ratio_error == pytest.approx(image_error.std(ddof=1) / 40**0.5, rel=1e-6)
@@ -315,6 +388,42 @@ def test_conformal_intervals_are_used(halves: Measurements) -> None:
         held.append(inside.mean())
     assert np.mean(held) > posterior.coverage - 0.02  # 40,960 pixels
     assert not right.summarise(noisy.image(0), n=8).conformal  # found for 16
+
+
+def test_conformal_intervals_are_of_the_level_they_are_used_at(halves: Measurements) -> None:
+    """Images less noisy than the training do not count, and alone they are refused."""
+    made, levels = two_halves(), [SIGMA] * 20 + [SIGMA / 4] * 20
+    noisy = halves.select(range(40)).simulate(SIGMA, 1).with_sigmas(levels)
+    mixed = conformalise(made, noisy, halves.select(range(40)))
+    alone = conformalise(made, noisy.select(range(20)), halves.select(range(20)))
+    assert mixed == alone
+    with pytest.raises(NediffError, match="0 of 20 images have it"):
+        conformalise(made, noisy.select(range(20, 40)), halves.select(range(20, 40)))
+
+
+def test_conformal_intervals_of_a_scan_know_that_a_picture_is_real() -> None:
+    """Errors of sd 1 in both parts of a complex image and intervals of ±1 about it.
+
+    Promised are 13 of 17 = 76 %, which ±1.2 sd hold; a few images cost a little more.
+    """
+    rng, side, count = np.random.default_rng(0), 16, 40
+    truth = rng.normal(5.0, 1.0, (count, 1, side, side)).astype(np.float32)
+    whole = np.concatenate([truth, np.zeros_like(truth)], axis=1)
+    means = iter(whole + rng.normal(size=whole.shape).astype(np.float32))
+
+    class Scanner:
+        """A stand-in for a Restorer."""
+
+        problem = Problem.mri(torch.ones(side), SIGMA)
+
+        def summarise(self, *_: object) -> SimpleNamespace:
+            mean = next(means)
+            return SimpleNamespace(mean=mean, lower=mean - 1, upper=mean + 1)
+
+    scans = open_measurements(whole, axes="NCHW", range=(0, 1))
+    pictures = open_measurements(truth, axes="NCHW", range=(0, 1))
+    found = conformalise(Scanner(), scans, pictures)  # type: ignore[arg-type]
+    assert 1.1 < found.stretch < 1.5
 
 
 def test_a_correction_travels_with_the_run(tmp_path: Path) -> None:

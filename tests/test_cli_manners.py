@@ -104,9 +104,44 @@ def test_calibrate_reports_what_it_stored(world: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(world / "first", tmp_path / "run"))
     said = read(succeeded("calibrate", run, float_folder(tmp_path / "four", 4), "--json").out)
     stored = read((run / "calibration.json").read_text())
-    assert said["correction"] == {k: v for k, v in stored.items() if k != CHECKSUM}
+    assert said["correction"] == {k: v for k, v in stored.items() if k not in (CHECKSUM, "weights")}
     assert {"before", "after"} <= said.keys()
     assert read(succeeded("info", run, "--json").out)["calibrated"] is True
+
+
+def test_restore_says_whether_the_calibration_was_used(world: Path, tmp_path: Path) -> None:
+    """It is for samples that are drawn as they were when it was found."""
+    from nediff.correction import Correction
+    from nediff.restorer import Restorer
+
+    run = Restorer.load(world / "first")
+    run.correction = Correction(factor=1.5)
+    run.save(tmp_path / "run")
+    command = ("restore", tmp_path / "run", world / "data" / "a0.tif", "--json", "--out")
+    right = succeeded(*command, tmp_path / "a", "--samples", 1)
+    assert read(right.out)["calibrated"] is True
+    assert "Careful" not in right.err
+    for number, options in enumerate((("--steps", 3), ("--solver", "euler"))):
+        other = succeeded(*command, tmp_path / f"b{number}", "--samples", 1, *options)
+        assert read(other.out)["calibrated"] is False
+        assert "were calibrated for samples by --solver dpm2m --steps 10; these" in other.err
+    without = succeeded(*command, tmp_path / "c", "--steps", 3)
+    assert read(without.out)["calibrated"] is False
+    assert "Careful" not in without.err
+
+
+def test_json_takes_no_option_for_its_file(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read(succeeded("info", world / "first", "--json", "-q").out)["steps"] == 2
+    assert read(succeeded("info", "--json", "-", world / "first").out)["steps"] == 2
+    assert not list(tmp_path.iterdir())
+    outcome = nediff("info", "--json", world / "first")
+    assert outcome.code == 2
+    assert f"--json took {world / 'first'} for the file" in outcome.err
+    assert "put --json at the end" in outcome.err
+    assert "--json took" not in nediff("info", "--json").err
 
 
 def test_json_is_never_written_to_a_folder(world: Path, tmp_path: Path) -> None:
@@ -143,6 +178,22 @@ def test_quiet_does_not_silence_a_warning(world: Path, tmp_path: Path) -> None:
     assert "Careful:" in succeeded(*command, "--quiet").err
 
 
+def test_a_level_is_simulated_that_was_typed_as_it_was_printed(tmp_path: Path) -> None:
+    """σ of 1/30 is printed as 0.0333333, and 0.03333 of the range."""
+    run, clean = tmp_path / "run", tmp_path / "clean.npy"
+    np.save(clean, np.stack([smooth(k) for k in range(3)]).astype(np.float32))
+    data = (clean, "--axes", "NHW")
+    simulated = ("--simulate", 1 / 30, "--range", 0, 1)
+    succeeded("train", *data, *simulated, "--out", run, "--steps", 2, *TINY)
+    evaluate = ("evaluate", run, *data, "--samples", 0, "--json")
+    exact = succeeded(*evaluate, "--simulate", 1 / 30).out
+    for printed in (0.0333333, 0.03333):
+        assert succeeded(*evaluate, "--simulate", printed).out == exact
+    assert (
+        "σ = 0.0333333; --simulate 0.034 is another" in nediff(*evaluate, "--simulate", 0.034).err
+    )
+
+
 # --- compare ------------------------------------------------------------------------------------
 
 
@@ -156,6 +207,20 @@ def test_compare_evaluates_on_the_same_measurements(world: Path, tmp_path: Path)
     assert figures[0] != figures[1]
     table = succeeded("compare", world / "first", world / "second", *on).out
     assert "PSNR without truth" in table
+
+
+@pytest.mark.parametrize(
+    ("option", "match"),
+    [("--clean", "--clean or --simulate, not both"), ("--sigma", "leave --sigma out")],
+)
+def test_compare_refuses_options_that_contradict_each_other(
+    world: Path, option: str, match: str
+) -> None:
+    value = world / "data" if option == "--clean" else SIGMA
+    on = ("--images", world / "data", "--simulate", SIGMA, "--samples", 0, option, value)
+    outcome = nediff("compare", world / "first", world / "second", *on)
+    assert outcome.code == 2
+    assert match in outcome.err
 
 
 def test_compare_says_how_images_are_given(world: Path) -> None:
@@ -246,6 +311,10 @@ def test_without_a_command_there_is_help() -> None:
     outcome = succeeded()
     for command in ("train", "restore", "info", "compare"):
         assert command in outcome.out
+
+
+def test_brackets_in_help_are_no_markup() -> None:
+    assert "nediff[app]" in succeeded("app", "--help").out
 
 
 def test_completion_in_the_shell() -> None:

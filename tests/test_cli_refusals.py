@@ -24,6 +24,7 @@ from torch import Tensor
 
 from nediff import keeping
 from nediff.cli.ledger import FINISHED
+from nediff.cli.signals import handling
 from nediff.restorer import Restorer
 from nediff.training import Trainer
 from tests.command import SIGMA, TINY, Outcome, float_folder, nediff, noisy, succeeded, tree
@@ -262,6 +263,13 @@ def test_resuming_with_other_data(run: Path, tmp_path: Path) -> None:
         (("--kind", "standardised"), "begun with edm, not with --kind standardised"),
         (("--simulate", "0.1"), "begun without it, not with --simulate 0.1"),
         (("--range", "0", "2"), "begun with the intensity range 0 to 1"),
+        (("--precision", "bf16"), "begun with fp32, not with --precision bf16"),
+        (("--compile",), "begun without it, not with --compile;"),
+        (("--sigma", "auto"), "begun with a noise level that was given, not with --sigma auto"),
+        (("--sigma", "learn"), "that was given, not with --sigma learn"),
+        (("--sigma", "correlated"), "that was given, not with --sigma correlated"),
+        (("--size", "small"), "begun with tiny, not with --size small"),
+        (("--crop", "40"), "begun with 24, not with --crop 40"),
     ],
 )
 def test_resuming_with_other_options(
@@ -442,6 +450,36 @@ def test_evaluations_that_make_no_sense(data: Path, run: Path, tmp_path: Path) -
     assert_refused(tmp_path, "is a folder; give --json", "evaluate", run, data, "--json", tmp_path)
 
 
+# --- letters ------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere such names cannot be made")
+def test_names_that_are_no_text(data: Path, run: Path, tmp_path: Path) -> None:
+    """As of an old disk: é in Latin-1."""
+    strange = Path(shutil.copytree(data, tmp_path / "strange"))
+    image = Path(os.fsdecode(bytes(strange) + b"/caf\xe90.tif"))
+    (strange / "a0.tif").rename(image)
+    match = r"caf\?0.tif is no text in UTF-8 .*; rename it"
+    assert_train_refused(tmp_path, match, strange, "--out", tmp_path / "new", "--sigma", SIGMA)
+    for command in ("restore", "evaluate"):
+        out = ("--out", tmp_path / "out") if command == "restore" else ()
+        assert_refused(tmp_path, match, command, run, image, *out)
+    place = run.rename(tmp_path / image.stem)  # a folder of ours may be called so
+    said = nediff("info", place, "--json", tmp_path / "said.json")
+    assert said.code == 0, said.err
+    assert json.loads((tmp_path / "said.json").read_text())["run"] == str(place)
+
+
+def test_letters_that_the_terminal_has_not(run: Path) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "OMP_NUM_THREADS": "1"}
+    for options in ((), ("--json",)):
+        command = [sys.executable, "-m", "nediff", "info", str(run), *options]
+        done = subprocess.run(command, capture_output=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        assert b"given" in done.stdout
+    assert json.loads(done.stdout)["run"] == str(run)
+
+
 # --- disks --------------------------------------------------------------------------------------
 
 
@@ -553,6 +591,20 @@ def test_disk_that_is_full_while_restoring(data: Path, run: Path, small_disk: Pa
 
 
 # --- signals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begun", [signal.SIG_DFL, signal.SIG_IGN])
+def test_a_closed_terminal_is_heard_unless_nohup_says_otherwise(begun: signal.Handlers) -> None:
+    before = signal.signal(signal.SIGHUP, begun)
+    heard: list[int] = []
+    try:
+        with handling(lambda number, _: heard.append(number)):
+            assert begun is signal.SIG_IGN or signal.getsignal(signal.SIGHUP) is not begun
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is begun
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert heard == ([] if begun is signal.SIG_IGN else [signal.SIGHUP])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

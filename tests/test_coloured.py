@@ -18,6 +18,8 @@ from nediff.losses import ne_r2r, sure
 from nediff.noise import estimate_colour, levels_by_colour
 from nediff.operators import Colour, Coloured
 from nediff.problem import Problem
+from nediff.randomness import Draws
+from nediff.recipes import Batch, recipe_named, training_loss
 from nediff.sampling import SamplerSettings, sample_posterior
 from tests.command import nediff as command
 from tests.command import succeeded
@@ -191,3 +193,15 @@ def test_the_command_line_trains_restores_and_resumes(noisy: np.ndarray, tmp_pat
     refused = command("train", *options[:-1], tmp_path / "other", "--simulate", "0.1")
     assert refused.code == 2
     assert "--sigma" in refused.err
+    refused = command("evaluate", run, new, "--axes", "NHW", "--simulate", "0.06")
+    assert refused.code == 2
+    assert "correlated noise, and --simulate adds white noise" in refused.err
+
+
+def test_consistent_diffusion_is_refused_for_correlated_noise() -> None:
+    """It adds white noise, and goes down by a sampler of white noise."""
+    problem = Problem.denoising(SIGMA, 1, colour())
+    y = torch.zeros(2, 1, 16, 16)
+    batch = Batch(y, torch.full((2,), SIGMA), problem)
+    with pytest.raises(NediffError, match="white noise only"):
+        training_loss(recipe_named("cd"), lambda y, *_: y, batch, Draws(0, "loss", [0, 1]))

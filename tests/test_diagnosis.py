@@ -122,6 +122,8 @@ def test_the_command_tells_train_what_noise_it_is(pictures: NDArray[np.float64])
     # with the noise of flat places one would promise far too much
     assert correlated.expectation is None
     assert any("not foretold" in line for line in lines_of(correlated))
+    assert correlated.scales == ()
+    assert any(line.startswith("coarser images: not compared") for line in lines_of(correlated))
     bright = 0.5 + 3 * (clean("smooth", count=24) - 0.5) * 0.8
     slanted = SIGMA * np.sqrt(np.clip(0.2 + 1.6 * bright, 0.05, None))
     found = diagnose(measured(with_noise(bright, slanted, 0)))

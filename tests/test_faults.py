@@ -19,8 +19,9 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.faults import damage, fuzz, kills, sessions
 from nediff.correction import Correction, load_correction, save_correction
-from nediff.data import claimed
+from nediff.data import claimed, write_form
 from nediff.data.claim import LOCK_FILE
+from nediff.data.write import Form
 from nediff.errors import NediffError, NediffWarning
 from nediff.keeping import Damaged, read_sealed, read_tensors, sealed, write_tensors
 from tests.command import SIGMA, TINY, float_folder, nediff, succeeded, tree
@@ -144,7 +145,7 @@ def test_a_calibration_that_was_changed_is_refused(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from nediff.data import claimed
+from nediff.data import claimed, write_form
 with claimed(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -260,8 +261,14 @@ def test_killed_between_two_outputs_of_a_file(
     """The same command finishes what is missing; another one does not overwrite."""
     place, data, _ = stopped
     command = ("restore", place, data, "--out", tmp_path / "out", "--sigma", SIGMA, "--samples", 2)
+
+    def killed_before_the_second(form: Form, path: Path, images: list[Any]) -> None:
+        if path.parent.name != "restored":
+            os._exit(9)
+        write_form(form, path, images)
+
     with monkeypatch.context() as patched:
-        patched.setattr("nediff.cli.restore.write_tiff", lambda *_: os._exit(9))
+        patched.setattr("nediff.cli.restore.write_form", killed_before_the_second)
         if (child := os.fork()) == 0:
             nediff(*command)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ import torch
 from torch import Tensor
 
 from nediff.data import open_measurements
+from nediff.errors import NediffError
 from nediff.networks import build_denoiser, compile_networks
 from nediff.problem import Problem
-from nediff.training.fitting import Plan, make_trainer, plan_run
+from nediff.training.fitting import Plan, make_trainer, plan_run, steps_within
 from nediff.training.loop import Trainer
+from nediff.training.precision import bf16_works
 from tests.command import SIGMA, TINY, float_folder, nediff
 
 STEPS = 8
@@ -38,7 +41,21 @@ def trained(data: Path, **options: Any) -> tuple[list[float], Trainer]:
     return [trainer.step(k).item() for k in range(STEPS)], trainer
 
 
+def test_a_processor_that_dies_of_bf16_is_refused(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some virtual machines promise instructions that they do not have."""
+    dying = "import os; os.abort()"
+    assert not bf16_works(dying)
+    monkeypatch.setattr("nediff.training.precision.bf16_works", lambda: bf16_works(dying))
+    with pytest.raises(NediffError, match="cannot compute in bf16"):
+        trainer_of(data, precision="bf16")
+    assert trainer_of(data).config.training.precision == "fp32"
+
+
 def test_bf16_learns_the_same_to_its_precision_and_keeps_weights_in_fp32(data: Path) -> None:
+    if not bf16_works():
+        pytest.skip("this processor does not compute in bf16")
     exact, _ = trained(data)
     rounded, trainer = trained(data, precision="bf16")
     assert exact != rounded
@@ -48,8 +65,9 @@ def test_bf16_learns_the_same_to_its_precision_and_keeps_weights_in_fp32(data: P
     assert {t.dtype for t in tensors} == {torch.float32}
 
 
-def test_validation_is_not_in_bf16(data: Path) -> None:
+def test_validation_is_not_in_bf16(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SURE takes the difference of two answers that are nearly equal."""
+    monkeypatch.setattr("nediff.training.fitting.check_precision", lambda *_: None)
     exact, rounded = trainer_of(data), trainer_of(data, precision="bf16")
     assert exact.validate(None) == rounded.validate(None)
 
@@ -79,6 +97,37 @@ def test_a_compiled_network_is_the_same_network(
     assert seen == [other.bare_model]
     assert compiled == pytest.approx(plain, rel=1e-4)
     assert other.bare_model.state_dict().keys() == one.bare_model.state_dict().keys()
+
+
+def test_minutes_count_the_time_of_compiling(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which each of the four rounds of the trial takes 100 s, a step one second."""
+    clock = [0.0]
+
+    class SlowAtFirst:
+        """A stand-in for Pace."""
+
+        def __init__(self, trainer: Any) -> None:
+            pass
+
+        def measure(self) -> float:
+            clock[0] += 100.0
+            return 100.0
+
+        def seconds_per_step(self) -> float:
+            return 1.0
+
+    monkeypatch.setattr("nediff.training.fitting.Pace", SlowAtFirst)
+    monkeypatch.setattr(
+        "nediff.training.fitting.time", SimpleNamespace(perf_counter=lambda: clock[0])
+    )
+    monkeypatch.setattr("nediff.training.loop.compile_networks", lambda denoiser: None)
+    noisy, problem = open_measurements(data), Problem.denoising(SIGMA)
+    steps = []
+    for compiled in (False, True):
+        plan = Plan(steps=1, size="tiny", batch=2, crop=24, compiled=compiled)
+        config = plan_run(noisy, problem, plan, "test")
+        steps.append(steps_within(20.0, config, noisy))
+    assert steps == [1200, 1200 - 4 * 100]
 
 
 def test_where_compiling_fails_the_network_runs_as_it_is() -> None:

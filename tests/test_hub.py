@@ -104,3 +104,27 @@ def test_what_is_not_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(NediffError, match="is no folder here, and could not be had"):
         download_run("you/not a name")
+
+
+OFFLINE = """
+import sys, nediff
+try:
+    nediff.load(sys.argv[1]).push_to_hub("you/cells", token="hf_none")
+except nediff.NediffError as error:
+    print(error)
+"""
+
+
+def test_without_the_hub_pushing_ends_in_a_sentence(hub: Hub, run: Path, tmp_path: Path) -> None:
+    """Nobody listens at the address any more, as without a network."""
+    hub.shutdown()
+    hub.server_close()
+    said = python(OFFLINE, hub, tmp_path / "home", run)
+    assert said.startswith("you/cells was not published: ")
+    assert len(said.splitlines()) == 1
+
+
+def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(NediffError, match=r"nediff\[hub\]"):
+        download_run("you/cells")

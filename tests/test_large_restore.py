@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from nediff.cli.ledger import UNFINISHED
 from nediff.networks.denoiser import EDMDenoiser
+from nediff.restorer import Restorer
 from nediff.tiling import TiledDenoiser
 from tests.command import TINY, nediff, smooth, succeeded, tree
 
@@ -136,6 +138,27 @@ def test_interrupted_at_any_time_it_goes_on(
     assert not (tmp_path / "b" / UNFINISHED).exists()
 
 
+def test_what_another_command_has_made_needless_is_removed(
+    runs: dict[int, Path],
+    tmp_path: Path,
+    in_parts: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Interrupted, and then done otherwise; but what was begun of other files stays."""
+    in_parts()
+    data, out = images(tmp_path / "data", 1), tmp_path / "out"
+    command = ("restore", runs[1], "--out", out, *STEPS)
+    with monkeypatch.context() as patched:
+        patched.setattr(TiledDenoiser, "at", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        for name in ("packed.tif", "array.npy"):
+            assert nediff(*command, data / name, "--tile", 96).code != 0
+    assert len(list((out / UNFINISHED).iterdir())) == 2
+    succeeded(*command, data / "packed.tif", "--tile", 64)
+    assert len(list((out / UNFINISHED).iterdir())) == 1
+    succeeded(*command, data / "array.npy", "--tile", 96)
+    assert not (out / UNFINISHED).exists()
+
+
 def test_what_is_finished_is_not_done_again(runs: dict[int, Path], tmp_path: Path) -> None:
     data, out = images(tmp_path / "data", 1), tmp_path / "out"
     command = ("restore", runs[1], data, "--out", out)
@@ -205,6 +228,35 @@ def test_short_of_memory_it_takes_smaller_parts(
     assert "Traceback" not in outcome.err
 
 
+def test_short_of_memory_and_interrupted_it_goes_on_in_the_smaller_parts(
+    runs: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A count of smaller squares, read as one of larger ones, would leave some of them empty."""
+    monkeypatch.setattr("nediff.restorer.TILED_FROM", 1000)
+    tifffile.imwrite(tmp_path / "a.tif", shot(1, size=(400, 410)))
+    command = ("restore", runs[1], tmp_path / "a.tif", "--tile", 256, *STEPS)
+    succeeded(*command, "--out", tmp_path / "a")
+    at, calls, room = TiledDenoiser.at, 0, 128
+
+    def short(self: TiledDenoiser, *arguments: Any) -> Any:
+        nonlocal calls
+        if self.side > room:
+            raise MemoryError
+        calls += 1
+        if calls == 4:
+            raise KeyboardInterrupt
+        return at(self, *arguments)
+
+    monkeypatch.setattr(TiledDenoiser, "at", short)
+    assert "in squares of 128 pixels" in (stopped := nediff(*command, "--out", tmp_path / "b")).err
+    assert stopped.code != 0
+    room = 256  # when the same command is given again there is memory
+    succeeded(*command, "--out", tmp_path / "b")
+    assert calls == 4 + 16 - 3  # no square of the sixteen twice, and none never
+    a, b = (read(tmp_path / k / "restored/a.tif").astype(float) for k in "ab")
+    np.testing.assert_allclose(a, b, rtol=0, atol=1.1)
+
+
 MEASURE = """
 import re, resource, sys
 from pathlib import Path
@@ -240,3 +292,23 @@ def test_memory_does_not_grow_with_the_image(runs: dict[int, Path], tmp_path: Pa
         peaks.append(peak_megabytes("restore", runs[1], path, "--tile", 512, "--out", tmp_path))
     assert peaks[1] - peaks[0] < 60, peaks
     assert peaks[1] < 2000
+
+
+def test_memory_does_not_grow_with_the_pages(
+    runs: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty pages more: at nine float32 images a page, 47 MB if all were kept."""
+    monkeypatch.setattr(Restorer, "restore", lambda _, y, sigma: y)
+    monkeypatch.setattr(Restorer, "sample", lambda _, y, n, seed, sigma: np.repeat(y[None], n, 0))
+    peaks = []
+    for pages in (20, 40):
+        stack = np.repeat(shot(1, size=(256, 256))[None], pages, 0)
+        plain = {"photometric": "minisblack", "metadata": {"axes": "TYX"}}
+        tifffile.imwrite(tmp_path / f"{pages}.tif", stack, **plain)
+        tracemalloc.start()
+        command = ("restore", runs[1], tmp_path / f"{pages}.tif", "--out", tmp_path / "out")
+        succeeded(*command, "--samples", 8)
+        peaks.append(tracemalloc.get_traced_memory()[1] / 2**20)
+        tracemalloc.stop()
+        assert read(tmp_path / "out" / "mean" / f"{pages}.tif").shape == stack.shape
+    assert peaks[1] - peaks[0] < 3, peaks  # one page with its samples is 2.4 MB

@@ -60,6 +60,22 @@ def test_the_command_restores_and_samples_without_a_run(tmp_path: Path) -> None:
     assert (out / "sd" / "counts.tif").is_file()
 
 
+def test_images_in_another_range_are_not_added_to_a_folder(tmp_path: Path) -> None:
+    """A brighter image changes the range of all: what is there was restored in another one."""
+    (tmp_path / "data").mkdir()
+    command = ("restore", "--pretrained", tmp_path / "data", "--out", tmp_path / "out")
+    command = (*command, "--sigma", 240, "--units", "data")
+    dark = np.clip(1000 + 3000 * picture(0.08), 0, 65535).astype(np.uint16)
+    tifffile.imwrite(tmp_path / "data/dark.tif", dark)
+    assert nediff(*command).code == 0
+    assert "were restored" in nediff(*command).err
+    tifffile.imwrite(tmp_path / "data/light.tif", 4 * dark)
+    told = nediff(*command)
+    assert told.code == 2
+    assert "dark.tif exists already; choose another --out" in told.err
+    assert not (tmp_path / "out/restored/light.tif").exists()
+
+
 def test_correlated_noise_is_restored_with_a_warning(tmp_path: Path) -> None:
     """As of a developed photograph: no white noise is in it, which is no reason to refuse."""
     smoothed = gaussian_filter(np.random.default_rng(0).standard_normal((96, 96)), 1.0, mode="wrap")

@@ -24,8 +24,9 @@ from torch import Tensor
 import nediff as package
 from nediff.cli import train as train_command
 from nediff.config import RunConfig
+from nediff.correction import Correction, save_correction
 from nediff.data import Measurements, open_measurements
-from nediff.errors import NediffError
+from nediff.errors import NediffError, NediffWarning
 from nediff.keeping import read_tensors, write_tensors
 from nediff.problem import Problem
 from nediff.recipes import recipe_named
@@ -166,6 +167,32 @@ def test_resuming_a_finished_run_changes_nothing(
     assert finished
     assert_same_run(run, uninterrupted)
     assert (run / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
+
+
+def test_a_calibration_is_for_the_weights_it_was_found_with(data: Path, tmp_path: Path) -> None:
+    """Trained on, a run is no longer calibrated, and says so; with the same weights it still is."""
+    config, measurements = planned(data)
+    run = tmp_path / "run"
+    start_folder(run, config)
+    stopped, _ = run_training(config, measurements, run, stop=stop_after(10))
+    found = Correction(factor=1.5)
+    save_correction(run, found, dict(stopped.denoiser.named_parameters()))
+    assert package.load(run).correction == found
+    package.load(run).save(tmp_path / "copy")
+    assert package.load(tmp_path / "copy").correction == found
+    done, finished = run_training(config, measurements, run)
+    assert finished
+    said = nediff("info", run)
+    assert "Careful: " in said.err
+    assert "was found with other weights than the run has now" in said.err
+    assert "as they are; see nediff calibrate" in said.out
+    with pytest.warns(NediffWarning, match="calibrate the run again"):
+        assert package.load(run).correction is None
+    done.save(tmp_path / "copy")  # over a calibrated run with other weights
+    with pytest.warns(NediffWarning, match="calibrate the run again"):
+        assert package.load(tmp_path / "copy").correction is None
+    save_correction(run, found)  # as older versions did
+    assert package.load(run).correction == found
 
 
 def test_killed_before_the_first_save(data: Path, uninterrupted: Path, tmp_path: Path) -> None:

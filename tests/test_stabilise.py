@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import nediff as package
+from nediff.correction import Conformal, Correction
 from nediff.data import (
     IntensityRange,
     Measurements,
@@ -28,7 +31,7 @@ from nediff.errors import NediffError
 from nediff.evaluation import evaluate_with_truth
 from nediff.noise import PoissonGaussian, estimate_signal_dependence
 from nediff.problem import Problem
-from nediff.restorer import Restorer
+from nediff.restorer import Restorer, promised_coverage
 from nediff.training.batches import BatchSource
 from nediff.training.fitting import Plan, plan_run
 from tests.command import TINY, nediff, smooth, succeeded
@@ -274,6 +277,20 @@ def test_a_run_keeps_its_map(trained: tuple[Path, Path], tmp_path: Path) -> None
     assert again.range == restorer.range
 
 
+def test_its_noise_is_said_as_it_was_given(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    """σ of the stabilised range has no meaning in the units of the data."""
+    run = Path(shutil.copytree(trained[0], tmp_path / "run"))
+    words = " ".join(succeeded("info", run).out.split())
+    assert "photons: gain 2, read noise 3, offset 100 in data units (given)" in words
+    assert "σ" not in words
+    said = json.loads(succeeded("info", run, "--json").out)
+    assert said["photons"] == {"gain": 2.0, "read_noise": 3.0, "offset": 100.0}
+    more = camera_images(tmp_path / "more", 4)
+    told = succeeded("calibrate", run, more).out
+    assert "data units" not in told
+    assert "times that of the measurement added" in told
+
+
 def test_restored_files_are_in_data_units(trained: tuple[Path, Path], tmp_path: Path) -> None:
     """16 bit in, 16 bit out; mean and sd are of the samples in the data's units."""
     run, data = trained
@@ -296,6 +313,20 @@ def test_restored_files_are_in_data_units(trained: tuple[Path, Path], tmp_path: 
     refused = nediff("restore", run, data, "--sigma", 0.1, "--out", tmp_path / "no")
     assert refused.code == 2
     assert "knows the noise by the signal" in refused.err
+
+
+def test_intervals_are_stretched_before_they_are_mapped(trained: tuple[Path, Path]) -> None:
+    """By how much was found in unit intensities, and the map to the data's units is curved."""
+    run, data = trained
+    restorer = package.load(run)
+    conformal = Conformal(16, promised_coverage(16), 2.0, 20)
+    restorer.correction = Correction(sampler=restorer.sampler, conformal=conformal)
+    y = restorer.range.to_unit(tifffile.imread(data / "c1.tif")[None])
+    unit, mapped = (restorer.summarise(y, 16, 0, data_units=units) for units in (False, True))
+    assert mapped.conformal
+    for end in ("lower", "upper"):
+        expected = restorer.range.from_unit(getattr(unit, end))
+        np.testing.assert_allclose(getattr(mapped, end), expected, rtol=1e-5)
 
 
 def test_evaluate_against_the_truth(trained: tuple[Path, Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import tifffile
 
 from nediff.errors import NediffError
 from nediff.restorer import Restorer
-from nediff.viewer import restored_layers
+from nediff.viewer import Place, restore_with_nediff, restored_layers
 from tests.command import SIGMA, TINY, float_folder, noisy, succeeded
 
 MANIFEST = Path(__file__).parents[1] / "nediff" / "napari.yaml"
@@ -67,6 +68,45 @@ def test_colour_layers(runs: Path) -> None:
         restored_layers(data, True, "c", runs / "grey", 0)
 
 
+def test_results_lie_over_their_layer(runs: Path) -> None:
+    """Pixels of 0.3 µm, a stack of 2 µm that begins at 5: the axis of the samples has neither."""
+    data = np.broadcast_to(noisy(1), (2, 40, 44))
+    layer = SimpleNamespace(
+        data=data,
+        rgb=False,
+        name="s",
+        scale=np.array([2.0, 0.3, 0.3]),
+        translate=np.array([5.0, 10.0, 20.0]),
+    )
+    restored, samples, sd = restore_with_nediff(layer, runs / "grey", 2)
+    for made in (restored, sd):
+        assert made[1]["scale"] == (2.0, 0.3, 0.3)
+        assert made[1]["translate"] == (5.0, 10.0, 20.0)
+    assert samples[1]["scale"] == (1.0, 2.0, 0.3, 0.3)
+    assert samples[1]["translate"] == (0.0, 5.0, 10.0, 20.0)
+
+
+def test_colours_have_the_type_of_their_layer(runs: Path) -> None:
+    """napari shows floats from 0 to 1 and bytes from 0 to 255, whatever they mean."""
+    bright = np.stack([noisy(k) for k in range(3)], axis=-1)
+    data = np.clip(255 * bright, 0, 255).astype(np.uint8)
+    place = Place((0.3, 0.3), (1.0, 2.0))
+    restored, samples, sd = restored_layers(data, True, "c", runs / "colour", 3, 0, place)
+    restorer = Restorer.load(runs / "colour")
+    r, planes = restorer.range, np.moveaxis(data, -1, 0).astype(np.float64)
+    exact = np.moveaxis(r.from_unit(restorer.restore(r.to_unit(planes))), 0, -1)
+    assert restored[0].dtype == samples[0].dtype == np.uint8
+    assert np.array_equal(restored[0], np.clip(np.rint(exact), 0, 255).astype(np.uint8))
+    assert (restored[1]["scale"], samples[1]["scale"]) == ((0.3, 0.3), (1.0, 0.3, 0.3))
+    assert samples[0].shape == (3, *data.shape)
+    # of the sd one number for the three colours, in the data's units
+    drawn = r.from_unit(restorer.sample(r.to_unit(planes), 3, 0))
+    assert not sd[1]["rgb"]
+    assert sd[1]["scale"] == (0.3, 0.3)
+    expected = np.sqrt(drawn.var(0, ddof=1).mean(0))
+    assert np.allclose(sd[0], expected, rtol=1e-4, atol=1e-4 * expected.max())
+
+
 def test_the_manifest_is_valid() -> None:
     npe2 = pytest.importorskip("npe2", reason="checking the manifest needs npe2 (the dev extra)")
     manifest = npe2.PluginManifest.from_file(MANIFEST)
@@ -87,8 +127,6 @@ def test_napari_takes_the_layers(runs: Path) -> None:
         assert isinstance(layer, layers.Image)
         assert layer.rgb == made[1]["rgb"]
     from magicgui.signature import magic_signature
-
-    from nediff.viewer import restore_with_nediff
 
     assert list(magic_signature(restore_with_nediff).parameters) == [
         "image",

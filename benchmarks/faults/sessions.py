@@ -166,7 +166,6 @@ def _watch(phase: mmap.mmap) -> None:
     restore.Restorer.restore = counted(restore.Restorer.restore)  # type: ignore[method-assign]
     restore.LargeFile._page = counted(restore.LargeFile._page)  # type: ignore[method-assign]
     restore.write_form = marked(restore.write_form)  # type: ignore[attr-defined]
-    restore.write_tiff = marked(restore.write_tiff)  # type: ignore[attr-defined]
 
 
 def run(log: Path, *arguments: object, **options: Any) -> End:

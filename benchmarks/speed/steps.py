@@ -1,12 +1,15 @@
 """1. Training steps: images a second, the share of the convolution peak, against other loops.
 
 Every candidate trains the same network on the same crops of `bsd400_gray`, batch 16, one thread.
-Against: deepinv's `SureGaussianLoss` through its `Trainer`, and a plain loop written by hand.
+Against: deepinv's `SureGaussianLoss` through its `Trainer`, and a plain loop written by hand. Of
+`small`, also with `--compile`, and how long that takes before the first step.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.denoising import SIGMA, open_training
 from benchmarks.speed.peak import best_pass
 from benchmarks.speed.timing import in_turns, ratio
-from nediff.networks import Denoiser, build_denoiser
+from nediff.networks import Denoiser, build_denoiser, compile_networks
 from nediff.problem import Problem
 from nediff.recipes import recipe_named
 from nediff.training.fitting import Plan, make_trainer, plan_run
@@ -29,6 +32,8 @@ RECIPES = ("default", "paper", "sure", "supervised")
 SIZES = ("tiny", "small", "base")
 STEPS = {"tiny": 12, "small": 6, "base": 2}
 """In each round."""
+COMPILED = {"small": ("default", "sure")}
+"""The recipes that are also measured with compiled networks."""
 BATCH, CROP = 16, 40
 PASSES = 20
 """Of the best convolution, in each round."""
@@ -57,6 +62,25 @@ def our_steps(trainer: Trainer, count: int) -> Callable[[], object]:
         done[0] += count
 
     return work
+
+
+def compiled_steps(
+    data: Path, recipe: str, size: str, count: int
+) -> tuple[Callable[[], object], float]:
+    """The same with `--compile`, and the seconds on the clock that compiling takes.
+
+    Kernels are made when the network is first called.
+    """
+    trainer = our_trainer(data, recipe, size)
+    work = our_steps(trainer, count)
+    work()  # draws what it rehearses with
+    compile_networks(trainer.bare_model)
+    seconds = []
+    for _ in range(2):
+        started = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - started)
+    return work, seconds[0] - seconds[1]
 
 
 def crops(trainer: Trainer, count: int) -> Tensor:
@@ -153,6 +177,11 @@ def measure_size(data: Path, size: str, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         work["deepinv, SURE"] = deepinv_steps(build_denoiser(network), y, folder)
         counted = {key: operations(run) for key, run in work.items()}
+        waited = {}
+        for recipe in COMPILED.get(size, ()):
+            row = f"{recipe}, compiled"
+            work[row], waited[row] = compiled_steps(data, recipe, size, count)
+            counted[row] = counted[recipe]
         work["peak"] = lambda: [peak() for _ in range(PASSES)]
         seconds = in_turns(work, rounds)
     found: dict[str, Any] = {"size": size, "steps": count, "batch": BATCH, "peak": name}
@@ -168,10 +197,12 @@ def measure_size(data: Path, size: str, rounds: int) -> dict[str, Any]:
             "share_of_peak": ratio([1.0] * len(share), share),
             "seconds_of_ours_sure": ratio(seconds[key], seconds["sure"]),
         }
-    return found | {"rows": rows}
+    return found | {"rows": rows, "seconds_to_compile": waited}
 
 
 def run(data: Path, rounds: int = 7) -> dict[str, Any]:
     """Every size."""
     torch.set_num_threads(1)
-    return {"sizes": [measure_size(data, size, rounds) for size in SIZES]}
+    with tempfile.TemporaryDirectory() as kernels:  # not those of earlier runs
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = kernels
+        return {"sizes": [measure_size(data, size, rounds) for size in SIZES]}

@@ -10,7 +10,7 @@ from nediff.cli.evaluate import open_for, print_pairs, refuse_mismatch, trimmed,
 from nediff.cli.inputs import refuse_misfits
 from nediff.cli.levels import Level
 from nediff.correction import CALIBRATION_FILE, Conformal, Correction, save_correction
-from nediff.data import Measurements, Units
+from nediff.data import Measurements, StabilisedRange, Units
 from nediff.errors import NediffError
 from nediff.evaluation.calibrate import calibrate, conformalise, corrected, fewest_pairs
 from nediff.restorer import Restorer
@@ -44,7 +44,7 @@ def run_calibrate(request: CalibrateRequest) -> None:
         right = corrected(restorer, correction)
         conformal = _conformal(right, noisy, clean, found.fitted, request.seed)
         correction = replace(correction, conformal=conformal)
-    save_correction(request.run, correction)
+    save_correction(request.run, correction, dict(restorer.denoiser.named_parameters()))
     figures = {"before": asdict(found.before), "after": asdict(found.after)}
     write_json({"correction": asdict(correction), **figures}, request.json_file)
     _say(correction, restorer, request.run)
@@ -80,11 +80,14 @@ def _opened(
 
 
 def _say(correction: Correction, restorer: Restorer, run: Path) -> None:
-    noise = correction.floor**0.5 * restorer.problem.sigma * restorer.range.scale
+    share = correction.floor**0.5
+    noise = f"{share * restorer.problem.sigma * restorer.range.scale:.3g} (data units)"
+    if isinstance(restorer.range, StabilisedRange):  # in data units it depends on the signal
+        noise = f"{share:.3g} times that of the measurement"
     say(
         f"From now on samples deviate {correction.factor**0.5:.3f} times as far from the estimate, "
-        f"with white noise of {noise:.3g} (data units) added; {run / CALIBRATION_FILE} says so, "
-        "remove it to undo this.",
+        f"with white noise of {noise} added; {run / CALIBRATION_FILE} says so, remove it to undo "
+        "this.",
         results,
     )
     if restorer.problem.kind != "denoising":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
@@ -64,14 +65,30 @@ def write_json(value: Any, place: Path | None) -> None:
     """The result for programs, where it was asked for: a file, whole or not at all, or ``-``."""
     if place is None:
         return
-    text = json.dumps(_finite(value), indent=2, ensure_ascii=False) + "\n"
     if place == STANDARD_OUTPUT:
-        sys.stdout.write(text)
+        sys.stdout.write(_json_text(value, sys.stdout.encoding or "utf-8"))
         return
     from nediff.data import atomic_path
 
     with atomic_path(place) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(_json_text(value, "utf-8"), encoding="utf-8")
+
+
+def _json_text(value: Any, encoding: str) -> str:
+    """Letters that the encoding has not, or bytes of a path that are no text, as JSON escapes."""
+    text = json.dumps(_finite(value), indent=2, ensure_ascii=False) + "\n"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = json.dumps(_finite(value), indent=2) + "\n"
+    return text
+
+
+def show_anything() -> None:
+    """Letters that a terminal or a pipe has not are shown as question marks, and stop nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def refuse_json_folder(place: Path | None) -> None:

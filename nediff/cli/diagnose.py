@@ -113,6 +113,8 @@ def _images(found: Diagnosis) -> Iterator[str]:
             f"contrasts: score {contrast.score:.2f} ± {contrast.error:.2f}, like an even spread "
             f"over {contrast.decades:.1f} decades ({verdict})"
         )
+    if not found.scales:
+        yield "coarser images: not compared, since averages of correlated noise are not known"
     for scale in found.scales:
         name = f"averaged over {scale.factor} × {scale.factor}"
         if scale.score is None:

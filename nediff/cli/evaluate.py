@@ -33,6 +33,8 @@ from nediff.training.fitting import check_measurements
 
 LOWER_LEVELS = (0.13, 0.27, 0.47, 0.67)
 """With --simulate, also these fractions of σ_n."""
+SAME_LEVEL = 1e-3
+"""A level typed as it was printed, in a few digits, is that of the run."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,6 @@ class EvaluateRequest:
 
 def run_evaluate(request: EvaluateRequest) -> None:
     """Measure, print a table, and write the JSON if asked for."""
-    if request.clean is not None and request.simulate is not None:
-        raise NediffError("Give --clean or --simulate, not both.")
-    if request.sigma is not None and request.simulate is not None:
-        raise NediffError("--simulate adds noise of a level it is told; leave --sigma out.")
     refuse_json_folder(request.json_file)
     restorer = Restorer.load(request.run)
     result = measure(restorer, request)
@@ -82,6 +80,10 @@ def open_for(restorer: Restorer, source: str, axes: str | None, clean: bool) -> 
 
 def measure(restorer: Restorer, request: EvaluateRequest) -> Evaluation:
     """The figures of a run on the images that were asked for."""
+    if request.clean is not None and request.simulate is not None:
+        raise NediffError("Give --clean or --simulate, not both.")
+    if request.sigma is not None and request.simulate is not None:
+        raise NediffError("--simulate adds noise of a level it is told; leave --sigma out.")
     noisy, clean, lower = _opened(restorer, request)
     if clean is None:
         _say_parts(noisy, restorer.problem, request.seed)
@@ -150,6 +152,11 @@ def _to_simulate(
 ) -> float | Sigmas:
     """σ_n of the run or, where it was trained on several levels or is given a CSV, any."""
     sigma, asked = restorer.problem.sigma, request.simulate
+    if restorer.config.operator.coloured:
+        raise NediffError(
+            f"{request.run} was trained for correlated noise, and --simulate adds white noise; "
+            "evaluate it on noisy images, with --clean where you have them without noise."
+        )
     if (asked == "photons") != isinstance(restorer.range, StabilisedRange):
         how = "a level" if asked == "photons" else "photons, the noise it was trained for"
         raise NediffError(f"{request.run} needs --simulate with {how}.")
@@ -159,12 +166,12 @@ def _to_simulate(
     if isinstance(asked, Path) or restorer.config.data.sigmas is not None:
         return sigmas_of(asked, request.units, images.range, images.files)
     level = sigma_to_unit(asked, request.units, images.range)
-    if not math.isclose(level, sigma, rel_tol=1e-6):
+    if not math.isclose(level, sigma, rel_tol=SAME_LEVEL):
         raise NediffError(
             f"This run was trained for σ = {sigma:g}; --simulate {in_words(level)} is another "
             "level."
         )
-    return level
+    return sigma
 
 
 def refuse_mismatch(noisy: Measurements, clean: Measurements, problem: Problem) -> None:

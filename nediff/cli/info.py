@@ -107,6 +107,9 @@ _ROWS: list[tuple[str, Callable[[RunSummary], str]]] = [
 
 
 def _noise(s: RunSummary) -> str:
+    if s.photons is not None:
+        of_photons = ", ".join(f"{k.replace('_', ' ')} {v:g}" for k, v in s.photons.items())
+        return f"photons: {of_photons} in data units ({s.sigma_known})"
     scale = s.range[1] - s.range[0]
     levels = sorted({s.sigma_least, s.sigma})
     of_range, in_data = (

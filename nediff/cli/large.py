@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nediff.cli.console import say
-from nediff.data import Form, ImageFile, Sheet, Sigmas
+from nediff.data import Form, ImageFile, Sheet, Sigmas, atomic_path
 from nediff.errors import NediffError
 from nediff.processes import ALONE, Processes
 from nediff.restorer import Restorer
@@ -21,6 +21,8 @@ from nediff.tiling import Journal, LargeImage, Tile, on_disk, tiles_of
 
 WRITTEN = "written"
 """In the folder of unfinished work: all parts are there, and only have to be moved."""
+DONE, SIDE = "done", "side"
+"""There, too: how many squares are done, and of which side; a count of others would be wrong."""
 
 
 LEAST_TILE = 64
@@ -73,21 +75,38 @@ class LargeFile:
 
     def restore(self, advance: Callable[[float], None]) -> None:
         """Everything that is not done yet; outputs appear when all of them are complete."""
-        if self.processes.told(self._begin):
+        if side := self.processes.told(self._begin):
+            self.restorer.tile = side
             share = self.file.n_images * (1 + self.samples) / self._units
-            journal = Journal(self.work / "done", lambda _: advance(share), self.processes)
+            journal = Journal(self.work / DONE, lambda _: advance(share), self.processes)
             for page in range(self.file.n_images):
                 self._page(page, journal)
             self.processes.told((self.work / WRITTEN).touch)
         self.processes.told(self._finish)
 
-    def _begin(self) -> bool:
-        """Make what all write to; False if everything was written before."""
+    def _begin(self) -> int:
+        """Make what all write to; the side of the squares, 0 if everything was written before."""
         self.work.mkdir(parents=True, exist_ok=True)
-        left = not (self.work / WRITTEN).exists()
-        if left and self.processes.several:
+        if (self.work / WRITTEN).exists():
+            return 0
+        if self.processes.several:
             assert self._sheets
-        return left
+        return self._agreed_side()
+
+    def _agreed_side(self) -> int:
+        """The side that what is done was counted with; if that is none to go on with, anew.
+
+        It is smaller than what is asked for where memory was short, and larger than what there
+        is memory for where it has become short since.
+        """
+        path, largest = self.work / SIDE, self.restorer.tile
+        text = path.read_bytes()[:32] if path.exists() else b""
+        if text.isdigit() and 0 < int(text) <= largest:
+            return int(text)
+        (self.work / DONE).unlink(missing_ok=True)
+        with atomic_path(path) as temporary:
+            temporary.write_text(str(largest), encoding="ascii")
+        return largest
 
     def _finish(self) -> None:
         """Move all outputs to their places."""

@@ -27,6 +27,11 @@ def key_of(run: Path, *settings: object) -> str:
     return digest.hexdigest()
 
 
+def _mark(file: ImageFile) -> str:
+    """What the folders of all that is unfinished of a file begin with, whatever was asked for."""
+    return hashlib.blake2b(file.name.encode(), digest_size=6).hexdigest()
+
+
 class Ledger:
     """Of one folder of outputs and one request, known by its ``key``.
 
@@ -53,7 +58,7 @@ class Ledger:
 
     def work(self, file: ImageFile) -> Path:
         """The folder of what is unfinished of a file: while it is there, outputs are our own."""
-        return self.out / UNFINISHED / self._line(file)
+        return self.out / UNFINISHED / f"{_mark(file)}-{self._line(file)}"
 
     def begin(self, file: ImageFile) -> None:
         """Write down that outputs of this file are about to appear."""
@@ -70,6 +75,16 @@ class Ledger:
             sync(path)
             self._lines.add(line)
             shutil.rmtree(self.work(file), ignore_errors=True)
+            self._give_up_others(file)
+
+    def _give_up_others(self, file: ImageFile) -> None:
+        """Remove what other requests, or this one of another input, began and did not finish.
+
+        Its outputs have the names of those that are there now, so nobody can go on with it. Work
+        on other files stays: theirs are still to come.
+        """
+        for work in (self.out / UNFINISHED).glob(f"{_mark(file)}-*"):
+            shutil.rmtree(work, ignore_errors=True)
 
     def tidy(self) -> None:
         """Remove what finished files left behind, and the folder of what is unfinished, if empty.
@@ -80,6 +95,6 @@ class Ledger:
         unfinished = self.out / UNFINISHED
         with suppress(OSError):  # there is something in it, or there is none
             for work in unfinished.iterdir():
-                if work.name in self._lines:
+                if work.name.rpartition("-")[2] in self._lines:
                     shutil.rmtree(work, ignore_errors=True)
             unfinished.rmdir()

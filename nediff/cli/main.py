@@ -44,7 +44,7 @@ from nediff.cli.options import (
     UnitsOption,
 )
 from nediff.cli.signals import Interrupted, handling, interrupt
-from nediff.cli.usage import USAGE_ERROR, usage_sentence
+from nediff.cli.usage import USAGE_ERROR, typed, usage_sentence
 from nediff.errors import NediffError, NediffWarning
 from nediff.processes import first, first_to_say, launched
 
@@ -90,6 +90,7 @@ def _main(
 
 @app.command()
 def train(
+    context: typer.Context,
     data: Annotated[
         str,
         typer.Argument(
@@ -140,7 +141,9 @@ def train(
     ] = Precision.fp32,
     compiled: Annotated[
         bool,
-        typer.Option("--compile", help="Compile the network first: for long runs on GPUs."),
+        typer.Option(
+            "--compile", help="Compile the network first: for runs of half an hour or more."
+        ),
     ] = False,
     seed: SeedOption = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
@@ -219,6 +222,7 @@ def train(
         photons_of(gain, read_noise, offset),
         json_file,
         tuple(name.value for name in track or ()),
+        typed(context),
     )
     raise typer.Exit(run_train(request))
 
@@ -492,7 +496,7 @@ def open_app(
 ) -> None:
     """Open a web page: drop an image, see it restored, ask how sure that is; or train.
 
-    Needs the extra `app` (pip install 'nediff[app]'). Nothing is sent to anyone, and no files are
+    Needs the extra `app` (pip install 'nediff\\[app]'). Nothing is sent to anyone, and no files are
     left behind. Visitors from other computers (--host) cannot train.
     """
     from nediff.cli.app import run_app
@@ -588,9 +592,10 @@ def main() -> None:
     by signal n (130 for Ctrl-C) with everything written so far whole. Of several processes with
     the same to say, one says it.
     """
-    if not first():
-        from nediff.cli.console import hush
+    from nediff.cli.console import hush, show_anything
 
+    show_anything()
+    if not first():
         hush()
     threading.excepthook = _in_a_thread
     try:
@@ -641,11 +646,15 @@ def _in_a_thread(failed: threading.ExceptHookArgs) -> None:
 
 
 def _arguments(given: list[str]) -> list[str]:
-    """What was typed; --json without a file means standard output, nothing at all --help."""
+    """What was typed; --json without a file means standard output, nothing at all --help.
+
+    What begins with a dash is an option and no file, but for the dash itself.
+    """
     out: list[str] = []
     for place, word in enumerate(given, start=1):
         out.append(word)
-        if word == "--json" and (place == len(given) or given[place].startswith("--")):
+        following = given[place] if place < len(given) else "--"
+        if word == "--json" and following.startswith("-") and following != "-":
             out.append("-")
     return out or ["--help"]
 

@@ -23,6 +23,7 @@ from nediff.cli.pretrained import estimated, pretrained_for
 from nediff.data import (
     ImageFile,
     Scan,
+    Sheet,
     Sigmas,
     StabilisedRange,
     Units,
@@ -33,7 +34,6 @@ from nediff.data import (
     open_measurements,
     scan,
     write_form,
-    write_tiff,
 )
 from nediff.data.settle import magnitude
 from nediff.data.stabilise import Watch
@@ -66,12 +66,15 @@ class RestoreRequest:
     json_file: Path | None = None
     pretrained: bool = False
     """Instead of ``run``, which is then found by the images."""
+    range: tuple[float, float] | None = None
+    """With ``pretrained``: that of the images, which other images in the folder would change."""
 
     @property
     def key(self) -> str:
         """What a file that was restored like this is known by."""
         asked = (self.samples, self.steps, self.solver, self.seed, self.axes, self.sigma)
-        return key_of(self.run, *asked, self.units, self.tile)
+        by_images = () if self.range is None else (self.range,)
+        return key_of(self.run, *asked, self.units, self.tile, *by_images)
 
 
 def run_restore(request: RestoreRequest) -> None:
@@ -106,6 +109,7 @@ def _run_restore(request: RestoreRequest, processes: Processes) -> None:
             ledger.tidy()
         write_json(_summary(restorer, request, []), request.json_file)
         return
+    _warn_of_no_correction(restorer, request)
     sigmas = _levels(restorer, request, files)
     make_folder(request.out)
     together, mine = _shared_out(restorer, files, processes)
@@ -147,9 +151,26 @@ def _summary(
         "solver": settings.solver,
         "steps": settings.steps,
         "seed": request.seed,
-        "calibrated": restorer.correction is not None,
+        "calibrated": _corrected(restorer, request),
         "files": done,
     }
+
+
+def _corrected(restorer: Restorer, request: RestoreRequest) -> bool:
+    """Whether there are samples, and of the kind that `nediff calibrate` was asked about."""
+    correction = restorer.correction
+    return request.samples > 0 and correction is not None and correction.sampler == restorer.sampler
+
+
+def _warn_of_no_correction(restorer: Restorer, request: RestoreRequest) -> None:
+    correction = restorer.correction
+    if request.samples and correction is not None and not _corrected(restorer, request):
+        found = correction.sampler
+        say(
+            f"Careful: the error bars of {request.run} were calibrated for samples by --solver "
+            f"{found.solver} --steps {found.steps}; these are drawn otherwise, and left as they "
+            "are."
+        )
 
 
 def _agreed_files(
@@ -193,7 +214,7 @@ def _with_restorer(request: RestoreRequest) -> tuple[RestoreRequest, Restorer]:
     if not request.pretrained:
         return request, Restorer.load(request.run)
     run, restorer, images = pretrained_for(request.images, request.axes)
-    request = replace(request, run=run)
+    request = replace(request, run=run, range=(restorer.range.low, restorer.range.high))
     if request.sigma is None:
         request = replace(request, sigma=estimated(images, restorer), units="fraction")
     return request, restorer
@@ -417,14 +438,15 @@ def _restore_once(
         )
         large.restore(lambda amount: advance(file, amount))
     else:
-        _restore_small(restorer, file, request, sigmas, paths, advance)
+        _restore_small(restorer, file, request, sigmas, ledger, paths, advance)
 
 
 def _forms(restorer: Restorer, file: ImageFile, paths: Iterable[str]) -> dict[str, Form]:
-    """How each output of a large file is stored."""
-    shape = (restorer.problem.channels, *file.size())
-    forms = dict.fromkeys(paths, float_form(file.n_images, shape))
-    return forms | {"restored": _form(restorer, file)}
+    """How each output of a file is stored."""
+    restored = _form(restorer, file)
+    layout = restored.header.layout
+    floats = float_form(file.n_images, (layout.channels, *layout.size))
+    return dict.fromkeys(paths, floats) | {"restored": restored}
 
 
 def _restore_small(
@@ -432,29 +454,52 @@ def _restore_small(
     file: ImageFile,
     request: RestoreRequest,
     sigmas: Sigmas | None,
+    ledger: Ledger,
     paths: dict[str, Path],
     advance: Callable[[ImageFile, float], None],
 ) -> None:
-    """Image by image, all in memory."""
-    r = restorer.range
-    restored: list[Page] = []
-    drawn: list[Page] = []
-    for page in range(file.n_images):
-        y = r.to_unit(file.read(page))
-        sigma = None if sigmas is None else sigmas.of(file.page_name(page))
-        restored.append(r.from_unit(_framed(restorer, file, restorer.restore(y, sigma))))
-        advance(file, 1)
-        if request.samples:
-            samples = restorer.sample(y, request.samples, request.seed, sigma)
-            drawn.append(r.from_unit(_framed(restorer, file, samples)).astype(np.float32))
-            advance(file, request.samples)
-    write_form(_form(restorer, file), paths["restored"], restored)
-    if request.samples >= 1:
-        write_tiff(paths["mean"], [samples.mean(0) for samples in drawn])
-        for k in range(request.samples):
-            write_tiff(paths[f"sample {k}"], [samples[k] for samples in drawn])
-    if request.samples >= 2:
-        write_tiff(paths["sd"], [samples.std(0, ddof=1) for samples in drawn])
+    """Image by image; those of a stack are on the disk as soon as they are there."""
+    forms = _forms(restorer, file, paths)
+    pages = (
+        _restored_page(restorer, file, page, request, sigmas, advance)
+        for page in range(file.n_images)
+    )
+    if file.n_images == 1:
+        for name, image in next(pages).items():
+            write_form(forms[name], paths[name], [image])
+        return
+    work = ledger.work(file)
+    sheets = {name: Sheet(form, work / name.replace(" ", "-")) for name, form in forms.items()}
+    for number, images in enumerate(pages):
+        for name, image in images.items():
+            height, width = image.shape[-2:]
+            sheets[name].put(number, slice(0, height), slice(0, width), image)
+    for name, sheet in sheets.items():
+        sheet.finish(paths[name])
+
+
+def _restored_page(
+    restorer: Restorer,
+    file: ImageFile,
+    page: int,
+    request: RestoreRequest,
+    sigmas: Sigmas | None,
+    advance: Callable[[ImageFile, float], None],
+) -> dict[str, Page]:
+    """What comes of one image, by the names of the outputs."""
+    r, y = restorer.range, restorer.range.to_unit(file.read(page))
+    file.forget()
+    sigma = None if sigmas is None else sigmas.of(file.page_name(page))
+    estimate = _framed(restorer, file, restorer.restore(y, sigma))
+    out: dict[str, Page] = {"restored": r.from_unit(estimate)}
+    advance(file, 1)
+    if not request.samples:
+        return out
+    samples = restorer.sample(y, request.samples, request.seed, sigma)
+    drawn: Page = r.from_unit(_framed(restorer, file, samples)).astype(np.float32)
+    advance(file, request.samples)
+    out |= {"mean": drawn.mean(0)} | {f"sample {k}": drawn[k] for k in range(len(drawn))}
+    return out | ({"sd": drawn.std(0, ddof=1)} if len(drawn) >= 2 else {})
 
 
 def _framed(restorer: Restorer, file: ImageFile, image: Page) -> Page:

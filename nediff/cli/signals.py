@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: who hears them, and for how long."""
+"""Ctrl-C, SIGTERM and a closed terminal: who hears them, and for how long."""
 
 from __future__ import annotations
 
@@ -29,8 +29,13 @@ def interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def handling(handler: Handler) -> Iterator[None]:
-    """Let ``handler`` hear SIGINT and SIGTERM in this block."""
-    kinds = (signal.SIGINT, signal.SIGTERM)
+    """Let ``handler`` hear SIGINT, SIGTERM and, where it exists, SIGHUP in this block.
+
+    A SIGHUP that is ignored stays so: `nohup` asks to go on when the terminal is closed.
+    """
+    kinds = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        kinds.append(signal.SIGHUP)
     before = [signal.signal(kind, handler) for kind in kinds]
     try:
         yield

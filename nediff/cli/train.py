@@ -94,6 +94,8 @@ class TrainRequest:
     json_file: Path | None = None
     track: tuple[str, ...] = ()
     """Names of trackers."""
+    typed: frozenset[str] = frozenset()
+    """Names of the parameters that were given: those left at their defaults say nothing."""
 
     @property
     def told(self) -> Level | None:
@@ -202,7 +204,7 @@ def refuse_conflicts(request: TrainRequest, existing: RunConfig | None) -> None:
     if plan.minutes is not None and plan.steps is not None:
         raise NediffError("Give --minutes or --steps, not both.")
     if existing is not None:
-        refuse_changes(plan, existing, request.out)
+        refuse_changes(request, existing)
         problem = load_problem(request.out, existing)
         refuse_other_operator(request.operator, existing, problem, request.out)
         return
@@ -243,10 +245,10 @@ def _refuse_noise(request: TrainRequest) -> None:
         )
 
 
-def refuse_changes(plan: Plan, config: RunConfig, out: Path) -> None:
+def refuse_changes(request: TrainRequest, config: RunConfig) -> None:
     """A run is gone on with as it was begun: an option that says otherwise is refused.
 
-    One left at its default says nothing.
+    One that was not given says nothing.
     """
     training, network = config.training, config.network
     recorded: dict[str, object] = {
@@ -258,15 +260,22 @@ def refuse_changes(plan: Plan, config: RunConfig, out: Path) -> None:
         "crop": training.crop,
         "batch": training.batch,
         "seed": training.seed,
+        "precision": training.precision,
+        "compiled": training.compiled,
     }
     for name, then in recorded.items():
-        now = getattr(plan, name)
-        if now not in (then, getattr(Plan(), name)):
-            was = "without it" if then is None else f"with {then}"
-            raise NediffError(
-                f"{out} was begun {was}, not with --{name} {now}; resume it with the options it "
-                "was begun with, or choose another folder with --out."
-            )
+        now = getattr(request.plan, name)
+        if name in request.typed and now != then:
+            was = "without it" if then is None or then is False else f"with {then}"
+            option = "--compile" if name == "compiled" else f"--{name} {now}"
+            raise _other_options(request.out, was, option)
+
+
+def _other_options(out: Path, was: str, now: str) -> NediffError:
+    return NediffError(
+        f"{out} was begun {was}, not with {now}; resume it with the options it was begun with, or "
+        "choose another folder with --out."
+    )
 
 
 def _open(
@@ -432,15 +441,23 @@ def _refuse_other_levels(request: TrainRequest, config: RunConfig, range: Intens
         now = sigma_to_unit(given, request.units, range) if isinstance(given, float) else given
         was = _begun_otherwise(now, then, several=data.sigmas is not None)
         if was is not None:
-            raise NediffError(
-                f"{request.out} was begun {was}, not with --{name} {in_words(now)}; resume it with "
-                "the options it was begun with, or choose another folder with --out."
-            )
+            raise _other_options(request.out, was, f"--{name} {in_words(now)}")
+    if isinstance(request.sigma, str) and request.sigma != (found := _found_by(config)):
+        was = f"with {found or 'a noise level that was given'}"
+        raise _other_options(request.out, was, f"--sigma {request.sigma}")
     if request.range is not None and request.range != (range.low, range.high):
         raise NediffError(
             f"{request.out} was begun with the intensity range {range.low:g} to {range.high:g}; "
             "resume it with the same --range or without."
         )
+
+
+def _found_by(config: RunConfig) -> str | None:
+    """The word for --sigma that a run was begun with; None if the level was given."""
+    known = config.data.sigma_known
+    if config.operator.coloured:
+        return "correlated"
+    return {"estimated": "auto", "learned": "learn"}.get("given" if known is None else known.how)
 
 
 def _begun_otherwise(now: Simulated | None, then: float | None, several: bool) -> str | None:

@@ -14,6 +14,14 @@ USAGE_ERROR = cast(type[Exception], typer.BadParameter.__mro__[1])
 `BadParameter` has the same name in all of them."""
 
 
+def typed(context: typer.Context) -> frozenset[str]:
+    """The names of the parameters that were given, also where the value is their default."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return frozenset(
+        n for n, how in sources.items() if how is not None and how.name == "COMMANDLINE"
+    )
+
+
 def usage_sentence(error: Any) -> str:
     """What was wrong, the likeliest of what there is, and where to read on."""
     message = str(error.format_message()).replace("Value error, ", "")
@@ -25,7 +33,10 @@ def usage_sentence(error: Any) -> str:
 
 
 def _likely(error: Any, message: str) -> str:
-    """Among options, commands or the choices of an option."""
+    """Among options, commands or the choices of an option; or what --json took for its file."""
+    taken = None if error.ctx is None else error.ctx.params.get("json_file")
+    if message.startswith("Missing argument") and str(taken) not in ("None", "-"):
+        return f" --json took {taken} for the file to write; put --json at the end."
     if (option := getattr(error, "option_name", None)) and "No such option" in message:
         names = [name for p in error.ctx.command.params for name in getattr(p, "opts", ())]
         return did_you_mean(option, [name for name in names if name.startswith("--")])

@@ -6,7 +6,7 @@ import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -40,16 +40,29 @@ def list_files(
     if any(shards):
         if not all(shards):
             raise NediffError("Name shards (.tar) or images, not both.")
-        return shard_files([url for urls in shards for url in urls], axes, store)
+        files = shard_files([url for urls in shards for url in urls], axes, store)
+        _refuse_no_text(file.name for file in files)
+        return files
     paths = [path for item in items for path in _expand(item)]
     if not paths:
         raise NediffError("No image files were given.")
+    _refuse_no_text(map(str, paths))
     root = _root(paths)
     names = [path.absolute().relative_to(root).as_posix() for path in paths]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise NediffError(f"{twice[0]} is named twice; name every file once.")
     return [open_file(path, name, axes, store) for path, name in zip(paths, names, strict=True)]
+
+
+def _refuse_no_text(names: Iterable[str]) -> None:
+    """Names go into texts (run folders, CSV, JSON): bytes that are none could not be kept there."""
+    for name in names:
+        shown = name.encode("utf-8", "replace").decode()
+        if any("\ud800" <= letter <= "\udfff" for letter in name):
+            raise NediffError(
+                f"The name {shown} is no text in UTF-8 (each ? is a byte that is not); rename it."
+            )
 
 
 def _root(paths: Sequence[Path]) -> Path:

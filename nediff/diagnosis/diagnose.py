@@ -123,11 +123,12 @@ def diagnose(
     images = _sample(measurements, seed)
     sigma = noise.sigma.value
     spectra = {f: spectrum_of(images, f, sigma**2) for f in (1, *FACTORS)}
-    scales = tuple(compare(spectra[1], spectra[f], f) for f in FACTORS)
+    white = noise.whiteness.white
+    # averages of correlated noise have another level than is subtracted there
+    scales = tuple(compare(spectra[1], spectra[f], f) for f in FACTORS) if white else ()
     contrast = contrast_of(blocks, variance)
     pixels = sum(math.prod(measurements.size(i)) for i in range(len(measurements)))
     # of correlated noise: that of the flattest places, which a camera has smoothed most
-    white = noise.whiteness.white
     expectation = expectation_of(images, sigma, pixels) if white else None
     summary = _summary(measurements, blocks)
     facts = _facts(measurements, images, sigma, seed)
@@ -135,7 +136,7 @@ def diagnose(
         summary,
         noise,
         contrast,
-        tuple(s for s in spectra.values() if s is not None),
+        tuple(s for s in spectra.values() if s is not None) if white else (),
         scales,
         expectation,
         warnings_of(noise, contrast, scales, expectation, facts, measurements.range),

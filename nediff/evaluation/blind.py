@@ -127,7 +127,7 @@ class BlindScores:
             return blind
         found = None
         if self._pairs:
-            found = summarise_pairs(self._pairs, self.samples, self.restorer.problem.sigma)
+            found = summarise_pairs(self._pairs, self.samples)
         return replace(
             blind,
             error2_over_variance=sure.error / self._variance if self._variance else math.inf,

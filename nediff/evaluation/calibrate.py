@@ -91,10 +91,10 @@ def calibrate(
                 progress(done + i + 1, total)
         return _by_image(found, windows)
 
-    factor, floor = fit_correction(pairs(bare, fitting, 0), sigma)
+    factor, floor = fit_correction(pairs(bare, fitting, 0))
     correction = Correction(factor, floor, restorer.sampler)
     judged = pairs(bare, judging, len(fitting))
-    before = summarise_pairs(judged, SAMPLES, sigma)
+    before = summarise_pairs(judged, SAMPLES)
     if before.impossible:
         raise NediffError(
             "These images differ from what is restored by less than their noise is said to be, so "
@@ -102,7 +102,7 @@ def calibrate(
             "right level with --sigma, or train with it. Nothing was changed."
         )
     judged_again = pairs(corrected(restorer, correction), judging, len(fitting) + len(judging))
-    after = summarise_pairs(judged_again, SAMPLES, sigma)
+    after = summarise_pairs(judged_again, SAMPLES)
     fitted = frozenset(window.source_name for window in fitting)
     figures = {"fitted_images": len(fitted), "before": asdict(before)}
     correction = replace(correction, found=figures | {"after": asdict(after)})
@@ -174,20 +174,33 @@ def conformalise(
     Conformal risk control (Angelopoulos et al. 2022): with L_i(λ) the share of the pixels of
     image i outside its interval stretched by λ, the least λ with (Σ L_i(λ) + 1)/(N + 1) ≤ 1 − c
     keeps the expected share of a new image, exchangeable with these N, at c or more: whatever N.
-    ``restorer`` must know nothing of these images: neither trained nor corrected by them.
+    ``restorer`` must know nothing of these images: neither trained nor corrected by them. Only
+    images of its own noise level count, since only there are intervals stretched.
     """
-    needed, n = [], CONFORMAL_SAMPLES
-    for i in range(len(noisy)):
-        level = noisy.sigma_of(i, restorer.problem.sigma)
-        posterior = restorer.summarise(noisy.image(i), n, derive_key("conformal", seed, i), level)
-        needed.append(
-            needed_stretch(clean.image(i), posterior.mean, posterior.lower, posterior.upper)
-        )
+    needed, n, problem = [], CONFORMAL_SAMPLES, restorer.problem
+    alike = _of_own_level(problem.sigma, noisy)
+    for done, i in enumerate(alike, 1):
+        key = derive_key("conformal", seed, i)
+        posterior = restorer.summarise(noisy.image(i), n, key, problem.sigma)
+        truth = problem.operator.as_image(torch.from_numpy(clean.image(i))[None])[0].numpy()
+        needed.append(needed_stretch(truth, posterior.mean, posterior.lower, posterior.upper))
         if progress is not None:
-            progress(i + 1, len(noisy))
+            progress(done, len(alike))
     promised = promised_coverage(n)
     stretch = risk_controlling(needed, 1 - promised)
-    return Conformal(n, promised, stretch, len(noisy))
+    return Conformal(n, promised, stretch, len(alike))
+
+
+def _of_own_level(sigma: float, noisy: Measurements) -> list[int]:
+    """The images that are as noisy as those of the training; refused if they are too few."""
+    alike = [i for i in range(len(noisy)) if math.isclose(noisy.sigma_of(i, sigma), sigma)]
+    if len(noisy) >= fewest_pairs() > len(alike):
+        raise NediffError(
+            f"Intervals can be checked by clean images at the noise level of the training, "
+            f"σ = {sigma:.6g}, and {len(alike)} of {len(noisy)} images have it; "
+            f"{fewest_pairs()} are needed."
+        )
+    return alike
 
 
 def needed_stretch(

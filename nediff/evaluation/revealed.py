@@ -7,14 +7,16 @@ A recorrupted pair (METHOD.md §5, law 3) splits one measurement y = Ax + σ η 
 whose noises are independent. y₁ is a measurement of αx with noise σ exactly, so samples can be
 drawn from it; y₂ is an unbiased judge of them, (A x̄ − y₂)² − α²σ²(1 + 1/τ²) being on average
 the squared error of their mean x̄, even in classes chosen by looking at y₁. (SURE is not: with it,
-pixels are judged by the same noise that they were chosen by.)
+pixels are judged by the same noise that they were chosen by.) Where noise is coloured, b is too,
+and the variance that is subtracted is that of its channel.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -40,7 +42,10 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pair:
-    """Some measured values of one image, (m,) each, in units of the image before α."""
+    """Some measured values of one image, (m,) each, in units of its noise σ before α.
+
+    So images of different noise count alike, and a floor of σ² is one number for all of them.
+    """
 
     sorting: Values
     """Variance of one half of the samples, to sort by …"""
@@ -114,16 +119,37 @@ def draw_pair(
     b = problem.noise(problem.lift(noise[None].to(whole.device)))
     first = alpha * (y + TAU * sigma * _stored(b, problem).to(y.device))
     second = alpha * (whole - sigma / TAU * b)
-    samples = restorer.sample(first, n, derive_key("pair", seed, name), sigma).to(whole.device)
+    sampler = _of_contrast(restorer, alpha)
+    samples = sampler.sample(first, n, derive_key("pair", seed, name), sigma).to(whole.device)
     drawn = torch.stack([problem.A(sample[None])[0] for sample in samples])
     chosen = _some_values(problem, whole, seed, name)
-    floor = (alpha * sigma) ** 2 * (1 + 1 / TAU**2)
+
+    def values(image: Tensor) -> Values:
+        """(..., C, h, w) → (..., m)"""
+        found: Values = image.flatten(-3)[..., chosen.to(image.device)].double().cpu().numpy()
+        return found
+
+    of_noise = problem.operator.noise_variance(whole)
     return judge(
-        drawn.flatten(1)[:, chosen].double().cpu().numpy() / alpha,
-        second.flatten()[chosen].double().cpu().numpy() / alpha,
-        floor / alpha**2,
-        None if truth is None else truth.flatten()[chosen.to(truth.device)].double().cpu().numpy(),
+        values(drawn) / (alpha * sigma),
+        values(second[0]) / (alpha * sigma),
+        values(of_noise[0]) * (1 + 1 / TAU**2),
+        None if truth is None else values(truth) / sigma,
     )
+
+
+def _of_contrast(restorer: Restorer, alpha: float) -> Restorer:
+    """Its correction as it is for images of α times the contrast, whose errors are α as large.
+
+    The floor of a correction is one of full contrast; the factor does not depend on it.
+    """
+    found = restorer.correction
+    if found is None:
+        return restorer
+    lower = tuple(replace(level, floor=alpha**2 * level.floor) for level in found.lower)
+    there = copy(restorer)
+    there.correction = replace(found, floor=alpha**2 * found.floor, lower=lower)
+    return there
 
 
 def _stored(b: Tensor, problem: Problem) -> Tensor:
@@ -140,7 +166,7 @@ def _some_values(problem: Problem, y: Tensor, seed: int, name: str) -> Tensor:
     return there[torch.randperm(len(there), generator=generator)[:MOST_VALUES].to(there.device)]
 
 
-def judge(samples: Values, target: Values, noise: float, truth: Values | None) -> Pair:
+def judge(samples: Values, target: Values, noise: Values | float, truth: Values | None) -> Pair:
     """Samples (n, m) against an unbiased target (m,) that has noise of variance ``noise``.
 
     The mean of k samples errs by their variance/k more than the mean of all there could be,
@@ -158,7 +184,7 @@ def judge(samples: Values, target: Values, noise: float, truth: Values | None) -
     )
 
 
-def summarise_pairs(pairs: Sequence[Pair], n: int, sigma: float) -> Revealed:
+def summarise_pairs(pairs: Sequence[Pair], n: int) -> Revealed:
     """error²/variance over all values, and by class of predicted variance."""
     edges = _edges(pairs, CLASSES)
     found = [_sums(pair, edges) for pair in pairs]
@@ -167,7 +193,7 @@ def summarise_pairs(pairs: Sequence[Pair], n: int, sigma: float) -> Revealed:
         sums = np.stack([each[:, k] for each in found])  # (images, 4)
         if sums[:, 1].sum() == 0:
             continue
-        variance = sums[:, 1].sum() / sums[:, 0].sum() / sigma**2
+        variance = sums[:, 1].sum() / sums[:, 0].sum()
         classes.append(SpreadClass(float(variance), *_ratio(sums, pairs[0])))
     overall = np.stack([each.sum(1) for each in found])
     return Revealed(len(pairs), n, *_ratio(overall, pairs[0]), classes)
@@ -199,7 +225,7 @@ def _ratio(sums: Values, pair: Pair) -> tuple[float, float, float | None]:
     return float(ratio), float(spread / variance.sum()), known
 
 
-def fit_correction(pairs: Sequence[Pair], sigma: float) -> tuple[float, float]:
+def fit_correction(pairs: Sequence[Pair]) -> tuple[float, float]:
     """(factor, floor) of error² ≈ factor · variance + floor σ², from uncorrected samples.
 
     Least squares over classes of predicted variance, by their standard errors. Within a class
@@ -210,11 +236,11 @@ def fit_correction(pairs: Sequence[Pair], sigma: float) -> tuple[float, float]:
     """
     edges = _edges(pairs, 2 * CLASSES)
     sums = np.stack([_sums(pair, edges) for pair in pairs])  # (images, 4, classes)
-    found = _fitted(sums, sigma)
+    found = _fitted(sums)
     groups = np.arange(len(sums)) % min(len(sums), JACKKNIFE)
     if groups.max() == 0:
         raise NediffError("A correction needs at least two images (or parts) to be fitted.")
-    others = np.stack([_fitted(sums[groups != k], sigma) for k in range(groups.max() + 1)])
+    others = np.stack([_fitted(sums[groups != k]) for k in range(groups.max() + 1)])
     off = others - others.mean(0)
     covariance = (len(others) - 1) / len(others) * off.T @ off + 1e-12 * np.eye(2)
     needed = found - (1.0, 0.0)
@@ -223,7 +249,7 @@ def fit_correction(pairs: Sequence[Pair], sigma: float) -> tuple[float, float]:
     return float(factor), float(floor)
 
 
-def _fitted(sums: Values, sigma: float) -> Values:
+def _fitted(sums: Values) -> Values:
     """The same from sums (images, 4, classes), chance or not."""
     count, variance, error, _ = sums.sum(0)
     off = sums[:, 2] - error / variance * sums[:, 1]
@@ -233,7 +259,7 @@ def _fitted(sums: Values, sigma: float) -> Values:
     factor, floor = _line(v, e, weight)
     if floor < 0:
         factor, floor = (weight * v * e).sum() / (weight * v * v).sum(), 0.0
-    return np.array([np.clip(factor, *FACTORS), floor / sigma**2])
+    return np.array([np.clip(factor, *FACTORS), floor])
 
 
 JACKKNIFE = 20

@@ -110,6 +110,10 @@ class LinearOperator(ABC):
         """tr C² for measurements ``like`` (B, C', h, w), (B,)."""
         return self.mask_noise(torch.ones_like(like)).flatten(1).sum(1)
 
+    def noise_variance(self, like: Tensor) -> Tensor:
+        """The variance of each value of `noise`, the diagonal of C, for measurements ``like``."""
+        return self.mask_noise(torch.ones_like(like))
+
     def guide(self, x: Tensor) -> Tensor | None:
         """What else the network should see of the operator, (B, guides, H, W)."""
         return None

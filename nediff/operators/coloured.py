@@ -94,6 +94,14 @@ class Coloured(Identity):
         squares[:, 1 : (width + 1) // 2] *= 2  # the frequencies that rfft2 leaves out
         return like.new_full((len(like),), float(squares.sum()))
 
+    def noise_variance(self, like: Tensor) -> Tensor:
+        """That of each channel; their mean is 1."""
+        height, width = like.shape[-2:]
+        power = self._root(height, width).real.square().sum(dim=3)
+        power[:, 1 : (width + 1) // 2] *= 2  # the frequencies that rfft2 leaves out
+        of_channels = power.sum(dim=(0, 1)) / (height * width)
+        return of_channels.to(like)[None, :, None, None].expand_as(like)
+
     def stack(self, others: Sequence[LinearOperator]) -> LinearOperator:
         """All crops have the same noise."""
         return self

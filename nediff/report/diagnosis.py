@@ -97,9 +97,10 @@ def _charts(found: Diagnosis) -> str:
         (_signal(found), _SIGNAL_TEXT),
         (_correlation(found), _CORRELATION_TEXT),
         (_contrasts(found), _CONTRAST_TEXT),
-        (_spectra(found), _SPECTRA_TEXT),
         (_places(found), _PLACES_TEXT),
     ]
+    if found.spectra:
+        parts.insert(3, (_spectra(found), _SPECTRA_TEXT))
     inner = "".join(f'<div class="chart">{svg}<p>{text}</p></div>' for svg, text in parts)
     return f'<div class="charts">{inner}</div>'
 

@@ -31,6 +31,9 @@ class RunSummary:
     """given, estimated or learned."""
     correlated: bool
     """Whether the noise of neighbouring pixels is."""
+    photons: dict[str, float] | None
+    """Gain, read noise and offset in data units, where the noise depends on the signal; σ is then
+    of the stabilised range."""
     range: tuple[float, float]
     channels: int
     source: str
@@ -88,6 +91,7 @@ def describe_run(folder: Path) -> RunSummary:
         sigma_least=data.sigma if data.sigmas is None else data.sigmas.least,
         sigma_known="given" if known is None else known.how,
         correlated=config.operator.coloured,
+        photons=None if data.photons is None else data.photons.model_dump(),
         range=(data.low, data.high),
         channels=data.channels,
         source=data.source,

@@ -61,6 +61,7 @@ from nediff.runs import (
 )
 from nediff.training.loop import Observer, Trainer
 from nediff.training.pace import Pace
+from nediff.training.precision import check_precision
 from nediff.training.spread import can_learn_spread, with_spread
 from nediff.training.state import STATE_FILE, has_state
 
@@ -358,10 +359,12 @@ def steps_within(
 ) -> int:
     """How many steps fit: a trial run on throw-away weights, with its share of validation.
 
-    Of several processes the slowest counts.
+    Of several processes the slowest counts. Where networks are compiled, which may take minutes,
+    the trial is part of the budget.
     """
     if not 0 < minutes < math.inf:
         raise NediffError(f"The budget must be more than 0 minutes and finite, not {minutes:g}.")
+    begun = time.perf_counter()
     planned = _with_steps(config, 1000, None)
     trial = make_trainer(planned, measurements, None, problem, micro_batch)
     slowest = trial.processes.largest
@@ -378,7 +381,8 @@ def steps_within(
     if can_learn_spread(trial.problem):
         per_step *= 1.06  # a tenth as many steps of a small network afterwards
     per_step, per_validation = slowest(per_step), slowest(per_validation)
-    return max(1, int((60 * minutes - VALIDATIONS * per_validation) / per_step))
+    spent = slowest(time.perf_counter() - begun) if config.training.compiled else 0.0
+    return max(1, int((60 * minutes - VALIDATIONS * per_validation - spent) / per_step))
 
 
 def check_folder(folder: Path, new: bool = True) -> None:
@@ -504,6 +508,7 @@ def make_trainer(
     # told how many parts a batch has, Accelerate would divide the loss by it; ours is divided
     once = GradientAccumulationPlugin(num_steps=1)
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), gradient_accumulation_plugin=once)
+    check_precision(config.training.precision, accelerator.device)
     # a part of an image is no measurement by a mask of the whole image
     crop = config.training.crop if problem.kind == "denoising" else sys.maxsize
     train, heldout = split(measurements, config.training.seed, crop=crop)
