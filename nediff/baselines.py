@@ -22,7 +22,7 @@ from nediff.divergence import Map, expand
 from nediff.operators import LinearOperator
 from nediff.problem import Problem
 from nediff.sampling import noise_levels, solve
-from nediff.sampling.solvers import ancestral_step
+from nediff.sampling.solvers import dpm2m_step
 
 GAMMA = 3.0
 """Of the levels between the ends of a run, as our sampler's."""
@@ -54,15 +54,16 @@ def descend(
 ) -> Tensor:
     """x at noise level ``low`` given x (B, C, H, W) at ``high``, by the model's own sampler.
 
-    As many ancestral steps as there are ``noises``, each like x. If D is the posterior mean,
-    their conditional mean E[x_low | x_high] is right however long they are (that of an Euler step
-    is not), only their spread is too narrow: where D is linear, they are no source of violations
-    of `consistency`. ``denoised`` is D(x, high) if it is known.
+    As many steps of our multistep solver as there are ``noises``, each like x. If D is a linear
+    posterior mean, their conditional mean E[x_low | x_high] is right however long they are (that of
+    an Euler step is not), so they are no source of violations of `consistency`: D does not change
+    on average, and neither does what is extrapolated from it. That holds for ancestral steps too,
+    but three of these draw too narrow a spread. ``denoised`` is D(x, high) if it is known.
     """
     levels = noise_levels(high, low, len(noises) + 1, GAMMA).to(x.dtype)
     first = denoiser(x, high) if denoised is None else denoised
-    z, _ = ancestral_step(x, lambda *_: first, levels[0], levels[1], noises[0], None)
-    return solve(ancestral_step, z, denoiser, levels[1:], lambda i: noises[i + 1])
+    z, memory = dpm2m_step(x, lambda *_: first, levels[0], levels[1], noises[0], None)
+    return solve(dpm2m_step, z, denoiser, levels[1:], lambda i: noises[i + 1], memory=memory)
 
 
 def consistency(
