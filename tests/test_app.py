@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -624,6 +625,25 @@ def test_whatever_goes_wrong_the_page_is_not_stuck(
     assert [r.exc_info is not None for r in caplog.records if r.name == "nediff.app"] == [True] * 3
 
 
+def test_after_a_lost_connection_cancel_frees_the_buttons(
+    model: Model, noisy: Path, tmp_path: Path
+) -> None:
+    """Nobody hears the end of the work then; the page still shows it as under way."""
+    pytest.importorskip("gradio")
+    from nediff.app.page import build_page
+
+    page, request = build_page(model, Sessions(tmp_path), None), SimpleNamespace(session_hash="a")
+    handler(page, "upload")(str(noisy), request)
+    lost = handler(page, "restore")(0.1, 64, "dpm2m", 1000, 0, request)
+    next(lost)
+    shown = handler(page, "cancel")(request)
+    assert [v["interactive"] for v in shown.values()] == [True, False]  # Restore, Cancel
+    (wired,) = (f for f in page.fns.values() if f.name == "cancel")
+    assert {part._id for part in wired.outputs} == {part._id for part in shown}
+    *_, last = handler(page, "restore")(0.1, 0, "dpm2m", 2, 0, request)
+    assert any("Restored with" in v for v in last.values() if isinstance(v, str))
+
+
 def test_two_visitors_see_nothing_of_each_other(model: Model, noisy: Path, tmp_path: Path) -> None:
     sessions = Sessions(tmp_path)
     one, other = sessions.of("one"), sessions.of("other")
@@ -956,6 +976,29 @@ def test_no_website_reaches_the_page_by_a_name_of_its_own(host: str) -> None:
         words = httpx.get(f"http://127.0.0.1:{port}/config", timeout=60, trust_env=False).text
         assert ("Nothing leaves this computer." in words) is local
         assert ("Images are sent to the computer that serves" in words) is not local
+
+
+def test_the_page_can_be_served_by_the_new_kind_of_addresses() -> None:
+    """An IPv6 one is written in brackets on the web, without them after --host."""
+    httpx = pytest.importorskip("httpx")
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            pass
+    except OSError as error:
+        pytest.skip(f"no IPv6 on this machine: {error}")
+    with serving(None, "::1") as address:
+        assert address.startswith("http://[::1]:")
+        answer = httpx.get(f"{address}config", timeout=60, trust_env=False)
+        assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("host", ["203.0.113.9", "no-such-name.invalid", ""])
+def test_an_address_of_another_computer_is_refused_at_once(host: str) -> None:
+    with (
+        pytest.raises(NediffError, match=r"cannot be served.*Leave out --host"),
+        serving(None, host),
+    ):
+        pass
 
 
 def test_uploads_have_a_limit_and_nothing_of_them_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -305,12 +305,15 @@ def _wire_restore(parts: _Restoring, visit: Visit) -> None:
             words = drawing.message(complaint(error), bad=True)
             yield {parts.words: words, parts.progress: ""} | buttons(False)
 
-    def cancel(request: gr.Request) -> None:
+    def cancel(request: gr.Request) -> Outputs:
+        """Also after a connection was lost, when nobody hears that the work has ended."""
         visit.session(request).cancel()
+        return buttons(False)
 
     hidden: dict[str, Any] = {"show_progress": "hidden"}
     parts.start.click(restore, chosen, changed, concurrency_limit=None, **hidden)
-    parts.cancel.click(cancel, None, None, concurrency_limit=None, queue=False, **hidden)
+    stopped = [parts.start, parts.cancel]
+    parts.cancel.click(cancel, None, stopped, concurrency_limit=None, queue=False, **hidden)
 
 
 def _step_shown(parts: _Restoring, step: handlers.Step) -> Outputs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import shutil
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -31,6 +32,19 @@ def is_local(host: str) -> bool:
         return False
 
 
+def _check(host: str) -> None:
+    """Refuse an address that is none of this computer's at once: Gradio would try 100 ports."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as door:
+            door.bind(address)
+    except (OSError, UnicodeError) as error:
+        raise NediffError(
+            f"The page cannot be served at '{host}': {error}. Leave out --host for this computer "
+            "alone, or give 0.0.0.0 for all that can reach it."
+        ) from error
+
+
 def _only_named(host: str) -> list[Any]:
     """Answer only who calls this computer by a name of its own.
 
@@ -54,6 +68,7 @@ def serving(
 
     Visitors from other computers see no training page: it reads and writes folders of this one.
     """
+    _check(host)
     model = open_model(run)
     root = Path(tempfile.mkdtemp(prefix="nediff-app-")).resolve()
     before = {name: os.environ.get(name) for name in _ENVIRONMENT}
@@ -69,7 +84,7 @@ def serving(
         page.queue(default_concurrency_limit=4, api_open=False)
         try:
             _, address, _ = page.launch(
-                server_name=host,
+                server_name=f"[{host}]" if ":" in host else host,  # as in an address of the web
                 server_port=port,
                 inbrowser=browser,
                 prevent_thread_lock=True,
