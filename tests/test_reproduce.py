@@ -71,7 +71,7 @@ def test_no_row_is_missing(everything: Path) -> None:
     }
     assert len(rows["table1"]) == 2 * 5 * 6  # variants, settings, solvers
     assert len(rows["fig-denoise-levels"]) == 3 * 5 * 5  # sets, methods, levels to σ_n
-    assert len(rows["table2"]) == 2 * (1 + 2 * 3)  # EI has no samples
+    assert len(rows["table2"]) == 2 * (1 + 2 * 2 + 3)  # EI has no samples, Ambient two
     assert len(rows["fig-sample-complexity"]) == 2 * 3 * len(complexity.LEVELS)
     assert len(rows["fig-spectra"]) == 2 * 3 * 5  # variants, levels, lines
     samplers = sum(len(settings) for settings in ablations.SAMPLERS.values())

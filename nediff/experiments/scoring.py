@@ -80,6 +80,16 @@ def image_scores(restored: Images, truth: Images, perceptual: PerceptualMetrics 
     return scores
 
 
+def scores_by_place(restored: Images, truth: Images, known: Images) -> Result:
+    """PSNR of each image among the values that were measured, ``known`` > 0, and the others."""
+
+    def among(chosen: NDArray[np.bool_]) -> list[float]:
+        pairs = zip(restored, truth, chosen, strict=True)
+        return [round(psnr(a[c], b[c]), 4) for a, b, c in pairs]
+
+    return {"psnr_measured": among(known > 0), "psnr_missing": among(known <= 0)}
+
+
 def metrics(workspace: Workspace) -> PerceptualMetrics | None:
     """LPIPS and FID-768 by weights at hand, LPIPS and FID by downloaded ones, or neither."""
     if workspace.weights is not None:

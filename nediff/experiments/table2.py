@@ -13,11 +13,15 @@ from nediff.experiments.models import METHODS, Model
 from nediff.experiments.pieces import Experiment, Piece, Result, Workspace
 from nediff.experiments.tables import fid_heading, fid_words, markdown, number, write_table
 from nediff.restorer import Restorer
+from nediff.sampling import SamplerSettings
 
 NAME = "table2"
 IMAGES, SIGMA = "afhq", 0.075
 PROBLEMS = ("inpainting", "demosaicing")
 COMPARED = ("ei", "paper", "default", "ambient")
+KINDS = {"sample": "sample", "our_sample": "sample, our sampler", "estimate": "estimate"}
+"""What a row can be of. Ambient Diffusion is judged with the printed sampler, as the paper does,
+and with ours."""
 
 
 def model_of(problem: str, method: str) -> Model:
@@ -61,21 +65,36 @@ def run(model: Model, workspace: Workspace) -> Result:
     noisy = model.measurements(workspace, "val")
     truth, perceptual = scoring.truth_of(noisy), scoring.metrics(workspace)
     y = np.stack([noisy.image(i) for i in range(len(noisy))])
-    settings = sampler_of("default" if model.method == "default" else "paper", model.sigma)
     estimate = scoring.estimates(restorer, y, model.sigma)
-    one = scoring.samples(restorer, y, 1, settings)[0]
-    few = min(workspace.scale.calibrated, len(truth))
-    several = scoring.samples(restorer, y[:few], SAMPLES, settings, seed=1)
-    side = workspace.scale.operator_side
+    side, few = workspace.scale.operator_side, min(workspace.scale.calibrated, len(truth))
+    measurement, here = restorer.measured(y)
+    known = here.operator.known(measurement).expand(truth.shape).cpu().numpy()
     out: Result = {"trained": model.record(workspace), "images": len(truth)}
-    out |= {"sampler": settings.solver, "fid_reference": scoring.REFERENCE}
-    out["fid_name"] = scoring.fid_name(workspace)
+    out |= {"fid_reference": scoring.REFERENCE, "fid_name": scoring.fid_name(workspace)}
     out["fid_truth"] = scoring.fid_floor(workspace, model.images, truth, side)
-    for name, images in (("estimate", estimate), ("sample", one)):
+
+    def judge(name: str, images: scoring.Images) -> None:
         out[name] = scoring.image_scores(images, truth, perceptual)
+        out[name] |= scoring.scores_by_place(images, truth, known)
         out[name]["fid"] = scoring.fid(workspace, model.images, images, side)
-    out["calibration"] = scoring.calibration(several, truth[:few], estimate[:few])
+
+    judge("estimate", estimate)
+    out["samplers"], out["calibration"] = {}, {}
+    for name, settings in _samplers(model).items():
+        judge(name, scoring.samples(restorer, y, 1, settings)[0])
+        several = scoring.samples(restorer, y[:few], SAMPLES, settings, seed=1)
+        out["samplers"][name] = settings.solver
+        out["calibration"][name] = scoring.calibration(several, truth[:few], estimate[:few])
     return out
+
+
+def _samplers(model: Model) -> dict[str, SamplerSettings]:
+    if model.method == "default":
+        return {"sample": sampler_of("default", model.sigma)}
+    found = {"sample": sampler_of("paper", model.sigma)}
+    if model.method == "ambient":
+        found["our_sample"] = sampler_of("default", model.sigma)
+    return found
 
 
 def rows(workspace: Workspace) -> list[dict[str, Any]]:
@@ -87,7 +106,9 @@ def rows(workspace: Workspace) -> list[dict[str, Any]]:
             result = workspace.result(key)
             if result is None:
                 continue
-            for kind in ("estimate",) if method == "ei" else ("sample", "estimate"):
+            for kind in ("estimate",) if method == "ei" else KINDS:
+                if kind not in result:
+                    continue
                 scores = {
                     name: float(np.mean(values))
                     for name, values in result[kind].items()
@@ -96,10 +117,16 @@ def rows(workspace: Workspace) -> list[dict[str, Any]]:
                 row = {"problem": problem, "method": method, "kind": kind, **scores}
                 row["where"] = [key, kind]
                 row |= {k: result[k] for k in ("fid_truth", "fid_name", "fid_reference", "images")}
-                if kind == "sample":
-                    row["error2_over_variance"] = result["calibration"]["error2_over_variance"]
+                if kind != "estimate":
+                    row["error2_over_variance"] = _calibration(result, kind)
                 out.append(row)
     return out
+
+
+def _calibration(result: Result, kind: str) -> float:
+    """Of one sampler; older pieces have one alone."""
+    found = result["calibration"]
+    return float(found.get(kind, found)["error2_over_variance"])
 
 
 def table(workspace: Workspace) -> str:
@@ -110,8 +137,10 @@ def table(workspace: Workspace) -> str:
             row["problem"],
             METHODS[row["method"]].words,
             METHODS[row["method"]].given,
-            row["kind"],
+            KINDS[row["kind"]],
             number(row["psnr"], 2),
+            number(row.get("psnr_measured"), 2),
+            number(row.get("psnr_missing"), 2),
             number(row["ssim"], 3),
             number(row.get("lpips"), 3),
             number(row.get("fid"), 2),
@@ -120,12 +149,23 @@ def table(workspace: Workspace) -> str:
         ]
         for row in found
     ]
-    head = ["problem", "trained with", "given", "of", "PSNR", "SSIM", "LPIPS"]
+    head = [
+        "problem",
+        "trained with",
+        "given",
+        "of",
+        "PSNR",
+        "measured",
+        "missing",
+        "SSIM",
+        "LPIPS",
+    ]
     head += [fid_heading(found), "floor"]
     intro = (
         f"One mask with 70 % of the pixels, or a Bayer mosaic; σ_n = {SIGMA:g}. Ours by default "
         "with our sampler and its spread where nothing was measured, the others with the paper's "
-        f"sampler alone.{fid_words(found)}"
+        "sampler alone, Ambient Diffusion with both. Also PSNR among the values that were measured "
+        f"and those that were not, where it was recorded.{fid_words(found)}"
     )
     return "\n".join([intro, "", *markdown([*head, "error²/variance"], body)]) + "\n"
 
