@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,10 +37,25 @@ class Place:
         return {"scale": (1.0,) * new + self.scale, "translate": (0.0,) * new + self.translate}
 
 
+def restore_panel() -> Any:
+    """What *Plugins → Restore with nediff* opens: the arguments, with a folder to choose."""
+    from magicgui import magicgui
+
+    return magicgui(
+        restore_with_nediff,
+        call_button="Restore",
+        run={"mode": "d", "label": "run folder"},
+        samples={"min": 0, "max": 64},
+    )
+
+
 def restore_with_nediff(
-    image: napari.layers.Image, run: Path, samples: int = 8, seed: int = 0
+    image: napari.layers.Image, run: pathlib.Path, samples: int = 8, seed: int = 0
 ) -> list[napari.types.LayerDataTuple]:
-    """Restore ``image`` with a run folder; napari makes a panel of the arguments."""
+    """Restore ``image`` with a run folder; napari makes a panel of the arguments.
+
+    It reads their types as text, and finds only what the text says where to import from.
+    """
     place = Place(tuple(map(float, image.scale)), tuple(map(float, image.translate)))
     data = np.asarray(image.data)
     return restored_layers(data, image.rgb, image.name, run, samples, seed, place)

@@ -1,7 +1,9 @@
-"""The napari plugin, without a window."""
+"""The napari plugin: its layers, its manifest and, where there is a display, its panel."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -112,6 +114,33 @@ def test_the_manifest_is_valid() -> None:
     manifest = npe2.PluginManifest.from_file(MANIFEST)
     manifest.validate_imports()
     assert [w.display_name for w in manifest.contributions.widgets] == ["Restore with nediff"]
+
+
+def test_the_panel_restores_in_a_real_window(runs: Path) -> None:
+    """As a user does: choose layer and folder, press the button, find three layers over the first.
+
+    Needs napari with Qt and a display: ``xvfb-run pytest tests/test_viewer.py``.
+    """
+    napari = pytest.importorskip("napari", reason="needs napari (pip install nediff[napari])")
+    pytest.importorskip("qtpy.QtWidgets", reason="needs Qt (pip install 'napari[pyqt6]')")
+    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        pytest.skip("needs a display, which xvfb-run gives")
+    viewer = napari.Viewer(show=False)
+    try:
+        viewer.add_image(noisy(1), name="cells", scale=(0.3, 0.3))
+        _, panel = viewer.window.add_plugin_dock_widget("nediff", "Restore with nediff")
+        assert str(panel.run.mode) == "FileDialogMode.EXISTING_DIRECTORY"
+        panel.run.value, panel.samples.value = runs / "grey", 3
+        panel.call_button.native.click()
+        found = {layer.name: layer for layer in viewer.layers}
+        assert list(found) == ["cells", "cells restored", "cells samples", "cells sd"]
+        assert found["cells samples"].data.shape == (3, *noisy(1).shape)
+        assert all(tuple(layer.scale[-2:]) == (0.3, 0.3) for layer in viewer.layers)
+        panel.run.value = runs / "nowhere"
+        with pytest.raises(NediffError, match="no such folder"):
+            panel()
+    finally:
+        viewer.close()
 
 
 def test_napari_takes_the_layers(runs: Path) -> None:
