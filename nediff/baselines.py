@@ -22,7 +22,7 @@ from nediff.divergence import Map, expand
 from nediff.operators import LinearOperator
 from nediff.problem import Problem
 from nediff.sampling import noise_levels, solve
-from nediff.sampling.solvers import Step, ancestral_step, dpm2m_step
+from nediff.sampling.solvers import ancestral_step
 
 GAMMA = 3.0
 """Of the levels between the ends of a run, as our sampler's."""
@@ -51,20 +51,18 @@ def descend(
     low: Tensor,
     noises: Sequence[Tensor],
     denoised: Tensor | None = None,
-    step: Step = dpm2m_step,
 ) -> Tensor:
     """x at noise level ``low`` given x (B, C, H, W) at ``high``, by the model's own sampler.
 
-    As many steps as there are ``noises``, each like x, of our multistep solver or ancestral ones.
-    If D is a linear posterior mean, the conditional mean E[x_low | x_high] of both is right however
-    long they are (that of an Euler step is not), so they are no source of violations of
-    `consistency`: D does not change on average, and neither does what is extrapolated from it.
-    Three ancestral steps draw too narrow a spread. ``denoised`` is D(x, high) if it is known.
+    As many ancestral steps as there are ``noises``, each like x. If D is the posterior mean,
+    their conditional mean E[x_low | x_high] is right however long they are (that of an Euler step
+    is not), only their spread is too narrow: where D is linear, they are no source of violations
+    of `consistency`. ``denoised`` is D(x, high) if it is known.
     """
     levels = noise_levels(high, low, len(noises) + 1, GAMMA).to(x.dtype)
     first = denoiser(x, high) if denoised is None else denoised
-    z, memory = step(x, lambda *_: first, levels[0], levels[1], noises[0], None)
-    return solve(step, z, denoiser, levels[1:], lambda i: noises[i + 1], memory=memory)
+    z, _ = ancestral_step(x, lambda *_: first, levels[0], levels[1], noises[0], None)
+    return solve(ancestral_step, z, denoiser, levels[1:], lambda i: noises[i + 1])
 
 
 def consistency(
@@ -85,7 +83,6 @@ def consistency(
     that lead to x'', as in the authors' code for noisy data ("How much is a noisy image worth?",
     2024). Without the last part it is no descent: D = x + bσ violates by b σ''(1 − σ''/σ_t), and
     would be led to ever larger b. (Their first code, of 2023, leaves it out; it had clean images.)
-    The runs are ancestral: with the multistep solver in their place the network learns less.
     """
     here = denoiser(x_t, level)
     x_low = descend(
@@ -95,7 +92,6 @@ def consistency(
         torch.cat([lower, lower]),
         [torch.cat(pair) for pair in zip(first, second, strict=True)],
         torch.cat([here, here]),
-        ancestral_step,
     )
     one, other = denoiser(x_low, torch.cat([lower, lower])).chunk(2)
     return ((one - here) * (other - here)).flatten(1).mean(1)

@@ -123,13 +123,9 @@ def solve(
     levels: Tensor,
     noise: NoiseSource,
     callback: Callable[[int], None] | None = None,
-    memory: Memory | None = None,
 ) -> Tensor:
-    """Walk from z = y at levels[0] down to levels[-1]; levels (K, B); returns z_end like y.
-
-    ``memory`` is of the step that led to y, if there was one.
-    """
-    z = y
+    """Walk from z = y at levels[0] down to levels[-1]; levels (K, B); returns z_end like y."""
+    z, memory = y, None
     for i in range(len(levels) - 1):
         z, memory = step(z, denoise, levels[i], levels[i + 1], noise(i), memory)
         if callback is not None:
