@@ -57,7 +57,8 @@ def descend(
     As many ancestral steps as there are ``noises``, each like x. If D is the posterior mean,
     their conditional mean E[x_low | x_high] is right however long they are (that of an Euler step
     is not), only their spread is too narrow: where D is linear, they are no source of violations
-    of `consistency`. (A multistep solver has the better spread, and taught no more: docs/results.) ``denoised`` is D(x, high) if it is known.
+    of `consistency`. (A multistep solver has the better spread, and taught no more: docs/results.)
+    ``denoised`` is D(x, high) if it is known.
     """
     levels = noise_levels(high, low, len(noises) + 1, GAMMA).to(x.dtype)
     first = denoiser(x, high) if denoised is None else denoised
