@@ -314,9 +314,9 @@ def _ambient(
 
     To restore: the sampler as ever, σ from U(0, σ_n) being the levels it needs, with the mask A
     itself. The authors, who sample without a measurement, draw one Ã by the law of training and
-    keep it; to hide measured pixels again would throw data away. (On a mosaic that costs little: the
-    mean of twenty estimates, other pixels hidden in each, is 0.2 dB better. What is poor there are
-    the values that the mosaic does not measure, which were never judged: table 2.)
+    keep it; to hide measured pixels again would throw data away. (On a mosaic that costs little:
+    the mean of twenty estimates, other pixels hidden in each, is 0.2 dB better. What is poor there
+    are the values that the mosaic does not measure, which were never judged: table 2.)
     """
     _refuse_misfit(recipe, batch.problem.kind)
     if batch.clean is None:
