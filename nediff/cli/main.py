@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn, Optional
 import typer
 
 from nediff import __version__
+from nediff.cli.allocation import reuse_large_blocks
 from nediff.cli.options import (
     AxesOption,
     EiOption,
@@ -64,6 +65,7 @@ def _print_version(asked: bool) -> None:
 
 _TOGETHER = ("train", "restore")
 """Commands that several processes share."""
+_LOOK_AT_WHOLE_IMAGES = ("restore", "evaluate", "calibrate", "app")
 
 
 @app.callback()
@@ -86,6 +88,8 @@ def _main(
             f"`nediff {command}` runs in one process; only {' and '.join(_TOGETHER)} can be "
             "launched in several."
         )
+    if command in _LOOK_AT_WHOLE_IMAGES:
+        reuse_large_blocks()
 
 
 @app.command()
