@@ -1,6 +1,7 @@
 """5. How each cost grows: with pixels, channels, samples, steps.
 
 The exponent p of seconds ∝ quantity^p, by a line through the logarithms; 1 is linear.
+Memory is kept from one layer to the next, as the commands do.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks.speed.timing import in_turns
+from nediff.cli.allocation import reuse_large_blocks
 from nediff.config import NetworkConfig
 from nediff.networks import build_denoiser
 from nediff.problem import Problem
@@ -62,6 +64,7 @@ def exponent(quantities: tuple[int, ...], seconds: list[float]) -> float:
 def run(rounds: int = 7) -> dict[str, Any]:
     """Each family, its members in turns."""
     torch.set_num_threads(1)
+    reuse_large_blocks()
     rows = {}
     for family, (quantities, make) in FAMILIES.items():
         found = in_turns({str(n): make(n) for n in quantities}, rounds)
