@@ -1,7 +1,7 @@
 """Photon noise: stabilised, against noise treated as Gaussian with its mean σ.
 
     NEDIFF_DATA=FOLDER python -m benchmarks.signal_dependent            # all rows
-    python -m benchmarks.signal_dependent --peak 10 --steps 600          # one count level
+    python -m benchmarks.signal_dependent --peak 10 --size small         # one count level
 
 FOLDER holds `bsd400_gray` (training) and `bsd68_gray` (test). White has PEAK photons, and read
 noise is that of one photon. Both ways see the same noisy images and train the same small network
@@ -139,7 +139,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         [
             "# Photon noise: stabilised or treated as Gaussian",
             "",
-            f"    {COMMAND} --steps {rows[0]['steps']}",
+            f"    {COMMAND} --steps {rows[0]['steps']} --size {rows[0]['size']}",
             "",
             *lines,
             "",
