@@ -11,7 +11,7 @@ demo: $(STAMP)  ## Train on noisy photographs for three minutes; writes demo/rep
 	$(BIN)/nediff demo --out demo
 
 test: $(DEV) lint browser  ## ruff, mypy --strict, the import contracts, and the tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 docs: $(DEV)  ## The documentation site, docs/_build/html/index.html; stops at a warning
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
