@@ -167,8 +167,8 @@ def test_pixels_that_cannot_be_right_are_reported() -> None:
     y[0, 1] = 50.0
     watch(y)
     below, top = watch.warnings()
-    assert "0.05 of the pixels are darker" in below
-    assert "0.1 of the pixels have the largest value, 4095" in top
+    assert "5.0% of the pixels are darker" in below
+    assert "10.0% of the pixels have the largest value, 4095" in top
 
 
 # --- simulated photons ----------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def diagnosis(looked: Look, command: str) -> str:
             f"σ of the noise{where}, of the range; {sigma.value * scale:.3g} in the "
             f"data's units, ± {sigma.total_error / max(sigma.value, 1e-12):.1%}",
         ),
-        ("white" if noise.whiteness.white else "correlated", "noise of neighbouring pixels"),
+        (noise.whiteness.verdict, "noise of neighbouring pixels"),
         ("by the signal" if noise.signal.dependent else "the same", "noise in bright and dark"),
     ]
     if expected is not None:

@@ -40,6 +40,12 @@ def run_calibrate(request: CalibrateRequest) -> None:
     correction = found.correction
     print_pairs(found.before, "before, on the other half of the images:")
     print_pairs(found.after, "after:")
+    if found.worse:
+        say(
+            "Careful: of the images that were not fitted, error bars are no better than before. "
+            "There are too few images, or too different ones, or σ is not right (`nediff "
+            "diagnose`); a run of few steps cannot be put right like this either."
+        )
     if clean is not None:
         right = corrected(restorer, correction)
         conformal = _conformal(right, noisy, clean, found.fitted, request.seed)
@@ -82,7 +88,8 @@ def _opened(
 def _say(correction: Correction, restorer: Restorer, run: Path) -> None:
     share = correction.floor**0.5
     noise = f"{share * restorer.problem.sigma * restorer.range.scale:.3g} (data units)"
-    if isinstance(restorer.range, StabilisedRange):  # in data units it depends on the signal
+    several = restorer.config.data.sigmas is not None
+    if several or isinstance(restorer.range, StabilisedRange):  # by the image, or by the signal
         noise = f"{share:.3g} times that of the measurement"
     say(
         f"From now on samples deviate {correction.factor**0.5:.3f} times as far from the estimate, "

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,7 +120,7 @@ def bar() -> Progress:
         MofNCompleteColumn(),
         TextColumn("{task.fields[note]}", justify="left", markup=False),
         TimeElapsedColumn(),
-        TextColumn("left"),
+        TextColumn("· left"),
         TimeRemainingColumn(),
         console=console,
         transient=False,
@@ -127,13 +128,32 @@ def bar() -> Progress:
     )
 
 
+PULSE = 30.0
+"""Seconds between two lines of long work where there is no terminal to draw a bar on."""
+
+
+class Pulse:
+    """Says how far work is, now and then, in a file or a pipe: silence looks like a hang."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.said = what, time.monotonic()
+
+    def __call__(self, done: float, total: float) -> None:
+        """Called as often as one likes."""
+        if console.is_terminal or time.monotonic() - self.said < PULSE:
+            return
+        self.said = time.monotonic()
+        say(f"{self.what}: {done:.4g} of {total:g}")
+
+
 @contextmanager
 def counting(description: str) -> Iterator[Callable[[int, int], None]]:
     """A callback (done, total) that draws a bar."""
     with bar() as progress:
-        task = progress.add_task(description, total=None, note="")
+        task, pulse = progress.add_task(description, total=None, note=""), Pulse(description)
 
         def report(done: int, total: int) -> None:
             progress.update(task, completed=done, total=total)
+            pulse(done, total)
 
         yield report

@@ -12,6 +12,9 @@ from nediff.diagnosis import Diagnosis, diagnose
 from nediff.errors import NediffError
 from nediff.noise.signal import LEAST_CLASSES
 
+ALIKE = 0.3
+"""Levels that differ by no more than this share of the largest look the same."""
+
 
 @dataclass(frozen=True)
 class DiagnoseRequest:
@@ -84,11 +87,11 @@ def _noise(found: Diagnosis) -> Iterator[str]:
         yield f"  by channel: {values} ({'they differ' if noise.channels.varies else 'the same'})"
     places = [s.value for s in noise.positions.sigmas]
     if len(places) > 1:
-        verdict = "it differs" if noise.positions.varies else "the same everywhere"
+        verdict = "it differs" if noise.positions.varies else _unvaried(places)
         yield f"  by place: {min(places):.4f} to {max(places):.4f} ({verdict})"
     images = [s.value for s in noise.images.sigmas]
     if len(images) > 1:
-        verdict = "they differ" if noise.images.varies else "the same, as far as can be seen"
+        verdict = "they differ" if noise.images.varies else _unvaried(images)
         yield f"  by image: {min(images):.4f} to {max(images):.4f} ({verdict})"
     signal = noise.signal
     if signal.dependent:
@@ -98,9 +101,18 @@ def _noise(found: Diagnosis) -> Iterator[str]:
         yield "  whether it depends on the signal cannot be seen"
     else:
         yield "  it does not depend on the signal, as far as can be seen"
+    if not noise.whiteness.known:
+        yield "  whether it is white cannot be told: it does not stand out of the texture"
+        return
     across, down = noise.whiteness.neighbours
-    verdict = "white" if noise.whiteness.white else "correlated"
+    verdict = noise.whiteness.verdict
     yield f"  {verdict}: correlation of neighbours {across:+.2f} across, {down:+.2f} down"
+
+
+def _unvaried(sigmas: list[float]) -> str:
+    """What to say of levels of which none is surely another than the others."""
+    alike = max(sigmas) - min(sigmas) <= ALIKE * max(sigmas)
+    return "the same, as far as can be seen" if alike else "too unsure to tell a difference"
 
 
 def _images(found: Diagnosis) -> Iterator[str]:

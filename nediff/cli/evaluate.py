@@ -33,6 +33,9 @@ from nediff.training.fitting import check_measurements
 
 LOWER_LEVELS = (0.13, 0.27, 0.47, 0.67)
 """With --simulate, also these fractions of σ_n."""
+FAR_OFF = 1.0
+"""dB: by more than this the truth says something else than SURE. (One is the mean of all PSNRs,
+the other the PSNR of the mean error.)"""
 SAME_LEVEL = 1e-3
 """A level typed as it was printed, in a few digits, is that of the run."""
 
@@ -208,6 +211,7 @@ def _print(result: Evaluation, kind: str, stabilised: bool) -> None:
     if result.levels:
         results.print(_table(result, "noisy" if kind == "denoising" else "first guess"))
     _print_blind(result.blind, kind, " of stabilised intensities" if stabilised else "")
+    _warn_of_disagreement(result, kind, stabilised)
     if result.spread is not None:
         _print_spread(result.spread, "")
     if result.consistency is not None:
@@ -251,6 +255,21 @@ def _print_blind(blind: Blind, kind: str, units: str) -> None:
         print_pairs(blind.pairs)
     if kind != "denoising":
         say("  All of this is of what was measured, A x; the rest it cannot see.", results)
+
+
+def _warn_of_disagreement(result: Evaluation, kind: str, stabilised: bool) -> None:
+    """A word where the truth is at hand and says something else than SURE does."""
+    own = [level.psnr for level in result.levels if math.isclose(level.sigma, result.sigma)]
+    if kind != "denoising" or stabilised or not own or result.blind.noise_overstated:
+        return
+    low, high = result.blind.interval
+    if not low - FAR_OFF <= own[0] <= high + FAR_OFF:
+        say(
+            f"Careful: by the truth it is {own[0]:.2f} dB. What is said without truth goes by σ "
+            "and by noise that is white (or of the colour the run was trained with): here one of "
+            "these is not so, or the run was trained on these very images. `nediff diagnose` tells "
+            "more."
+        )
 
 
 def print_pairs(pairs: Revealed, words: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,11 +13,12 @@ from nediff.data import (
     IntensityRange,
     Measurements,
     Sigmas,
+    StabilisedRange,
     Units,
     read_sigmas,
     sigma_to_unit,
 )
-from nediff.errors import NediffError
+from nediff.errors import NediffError, did_you_mean
 
 if TYPE_CHECKING:
     from nediff.noise import Estimate
@@ -42,11 +44,18 @@ def parse_level(text: str | None, option: str) -> Level | None:
     if path.suffix.lower() != ".csv":
         raise NediffError(
             f"{option} {text} is neither a number nor a CSV file with a noise level for each image"
-            f"{'; only train estimates it' if text in UNTOLD else ''}."
+            f"{'; only train estimates it' if text in UNTOLD else ''}.{_meant(text)}"
         )
     if not path.is_file():
         raise NediffError(f"{option}: there is no file {path}.")
     return path
+
+
+def _meant(text: str) -> str:
+    """Another word for it, or a decimal comma."""
+    with suppress(ValueError):
+        return f" Write {float(text.replace(',', '.')):g}, with a point."
+    return "" if text in UNTOLD else did_you_mean(text, UNTOLD)
 
 
 def parse_told(text: str | None) -> Told | None:
@@ -117,6 +126,25 @@ def middle_level(images: Measurements) -> float:
         )
     warn_if_doubtful(noise.sigma)
     return noise.sigma.value
+
+
+def warn_if_correlated(images: Measurements, kind: str) -> None:
+    """A word where the noise that is said to be white is not; of few or small images, silence."""
+    from nediff.noise.blocks import SIDE
+    from nediff.noise.whiteness import estimate_whiteness
+
+    curved = isinstance(images.range, StabilisedRange)
+    if kind != "denoising" or curved or images.remote or images.min_size < 4 * SIDE:
+        return
+    found = estimate_whiteness(images)
+    if not found.white:
+        across, down = found.neighbours
+        say(
+            f"Careful: the noise of neighbouring pixels seems to be correlated ({across:+.2f} "
+            f"across, {down:+.2f} down), and is taken for white: part of it will stay, and what is "
+            "estimated without truth will look better than it is. --sigma correlated takes it as "
+            "it is; `nediff diagnose` tells more."
+        )
 
 
 def _say_found(sigma: Estimate, rest: str) -> None:

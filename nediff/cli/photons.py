@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nediff.cli.console import say
-from nediff.data import Measurements, PhotonNoise
+from nediff.data import Measurements, PhotonNoise, StabilisedRange
 from nediff.errors import NediffError
 
 
@@ -38,6 +38,28 @@ def photons_of(
             f"--gain {gain} is neither a number (data units per photon) nor auto."
         ) from None
     return PhotonNoise(number, read_noise or 0.0, offset or 0.0)
+
+
+LOOKED_AT = 16
+"""Images whose pixels are looked at, of large sets."""
+TOO_MANY = 0.05
+"""Of the pixels darker than the noise can make them: what was said is not their noise."""
+
+
+def refuse_too_dark(images: Measurements) -> None:
+    """Data that would be cut off: all that is darker than the noise allows becomes one value."""
+    assert isinstance(images.range, StabilisedRange)
+    every = -(-len(images) // LOOKED_AT)
+    shares = [images.range.too_dark(images.image(i)) for i in range(0, len(images), every)]
+    share, noise = sum(shares) / len(shares), images.range.noise
+    if share > TOO_MANY:
+        raise NediffError(
+            f"{share:.0%} of the pixels are darker than {noise.darkest:.4g}, which noise with "
+            f"--gain {noise.gain:.4g} --read-noise {noise.read_noise:.4g} --offset "
+            f"{noise.offset:.4g} cannot make; all they show would be lost. Check the offset; "
+            "images of several instruments or settings are not of one gain: train on one at a "
+            "time, or with --sigma."
+        )
 
 
 def estimated_photons(images: Measurements, untold: UntoldPhotons, kind: str) -> PhotonNoise:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nediff.cli.console import bar, counting, refuse_json_folder, say, write_json
+from nediff.cli.console import Pulse, bar, counting, refuse_json_folder, say, write_json
 from nediff.cli.correlated import with_estimated_levels
 from nediff.cli.inputs import refuse_misfits
 from nediff.cli.large import LargeFile, out_of_memory, use_less_memory
@@ -116,9 +116,13 @@ def _run_restore(request: RestoreRequest, processes: Processes) -> None:
     units = sum(f.n_images for f in (*together, *mine)) * (1 + request.samples)
     with bar() as progress:
         task = progress.add_task("restoring", total=units, note="")
+        pulse, done = Pulse("restoring"), 0.0
 
         def advance(file: ImageFile, amount: float) -> None:
+            nonlocal done
+            done += amount
             progress.update(task, advance=amount, note=file.name)
+            pulse(done, units)
 
         for file in together:  # first: all must cut them into the same parts
             _restore_file(restorer, file, request, sigmas, ledger, advance, processes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from nediff.cli.levels import (
     image_names,
     in_words,
     sigmas_of,
+    warn_if_correlated,
     with_levels,
 )
 from nediff.cli.operator import (
@@ -34,7 +36,7 @@ from nediff.cli.operator import (
     refuse_missing,
     refuse_other_operator,
 )
-from nediff.cli.photons import UntoldPhotons, estimated_photons
+from nediff.cli.photons import UntoldPhotons, estimated_photons, refuse_too_dark
 from nediff.cli.seen import say_what_is_seen
 from nediff.cli.signals import Stopper, handling
 from nediff.config import RunConfig, SigmaConfig
@@ -62,6 +64,7 @@ from nediff.training.fitting import (
     Plan,
     check_folder,
     check_measurements,
+    check_minutes,
     plan_run,
     refuse_other_data,
     run_training,
@@ -157,6 +160,8 @@ def _run_train(request: TrainRequest, processes: Processes) -> int:
     refuse_conflicts(request, existing)
     stopper, micro_batch, track = Stopper(), request.plan.micro_batch, request.track
     if existing is None:
+        if request.resume:
+            say(f"there is no run in {request.out} to go on with; a new one begins")
         try:
             config, measurements, problem = _planned(request)
         except LearningStopped as stopped:
@@ -203,6 +208,8 @@ def refuse_conflicts(request: TrainRequest, existing: RunConfig | None) -> None:
     plan = request.plan
     if plan.minutes is not None and plan.steps is not None:
         raise NediffError("Give --minutes or --steps, not both.")
+    if plan.minutes is not None:
+        check_minutes(plan.minutes)
     if existing is not None:
         refuse_changes(request, existing)
         problem = load_problem(request.out, existing)
@@ -313,14 +320,23 @@ def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements, Problem]:
     check_sigma(problem.sigma, measurements)
     _say_noise(measurements, problem.sigma)
     check_measurements(measurements, problem)
+    if isinstance(request.sigma, float) and request.simulate is None:
+        warn_if_correlated(measurements, problem.kind)
     recipe = recipe_of(request.operator, request.plan.recipe)
     if problem.kind != "denoising":
         say_what_is_seen(problem, recipe)
-    if request.plan.steps is None:
-        say("measuring the training rate …")
-    plan = replace(plan, recipe=recipe)
-    config = plan_run(measurements, problem, plan, public_name(request.data), request.axes)
+    plan, source = replace(plan, recipe=recipe), public_name(request.data)
+    with _measuring() if plan.steps is None else nullcontext():
+        config = plan_run(measurements, problem, plan, source, request.axes)
     return config, measurements, problem
+
+
+def _measuring() -> AbstractContextManager[object]:
+    """What takes some seconds before a run that was given minutes; it turns where it can."""
+    words = "measuring the training rate …"
+    if not console.is_terminal:
+        say(words)
+    return console.status(words)
 
 
 def _with_its_noise(
@@ -408,7 +424,11 @@ def _opened_by_noise(request: TrainRequest) -> Measurements:
     range, axes, photons = request.range, request.axes, request.photons
     if isinstance(photons, UntoldPhotons):
         photons = estimated_photons(_open(request, range, axes), photons, request.operator.kind)
-    return _open(request, range, axes, photons)
+    images = _open(request, range, axes, photons)
+    noisy = request.simulate is None and request.operator.kind == "denoising"
+    if noisy and isinstance(images.range, StabilisedRange):
+        refuse_too_dark(images)
+    return images
 
 
 def _reopened(request: TrainRequest, config: RunConfig) -> Measurements:
@@ -537,6 +557,8 @@ def train_with_bar(
             "said to be; σ must be too large, and images will be restored too smooth."
         )
     if finished:
+        if shown.done == 0:
+            say("it was finished before: there was nothing left to train")
         say(f"done: {out} (use it with: nediff restore {out} IMAGES --out restored)")
         return 0
     steps = f"{shown.done} of {config.training.steps} steps"

@@ -59,6 +59,11 @@ class PhotonNoise:
         return self.read_noise**2 - self.gain * self.offset
 
     @property
+    def darkest(self) -> float:
+        """Photons and read noise make hardly any pixel darker than this."""
+        return self.offset - 0.375 * self.gain - 5 * self.read_noise
+
+    @property
     def s(self) -> float:
         """The read noise in photons."""
         return self.read_noise / self.gain
@@ -149,6 +154,16 @@ class StabilisedRange(IntensityRange):
         start = float(self.noise.stabilise(np.array(self.low)))
         return self.noise.mean_inverse(np.asarray(values, np.float64) * self.span + start)
 
+    def too_dark(self, measured: Array) -> float:
+        """The share of measured values, in unit range, that are darker than noise makes them.
+
+        They have all become the darkest value of the transform, and nothing brings them back.
+        """
+        start = float(self.noise.stabilise(np.array(self.low)))
+        darkest = float(self.noise.stabilise(np.array(self.noise.darkest)))
+        values = np.asarray(measured, np.float64) * self.span + start
+        return float(np.mean(values <= darkest + 1e-4))
+
     def straight(self, values: Array) -> NDArray[np.float32]:
         """Restored values in unit range → fractions of low to high in data units."""
         return ((self.from_unit(values) - self.low) / self.scale).astype(np.float32)
@@ -194,9 +209,8 @@ class Watch:
 
     def __call__(self, values: Array) -> Array:
         """``then(values)``."""
-        floor = self.noise.offset - 0.375 * self.noise.gain - 5 * self.noise.read_noise
         self.values += values.size
-        self.below += int((values < floor).sum())
+        self.below += int((values < self.noise.darkest).sum())
         top = float(values.max())
         if top > self.top:
             self.top, self.at_top = top, 0
@@ -209,12 +223,12 @@ class Watch:
         found = []
         if self.below > 1e-3 * self.values:
             found.append(
-                f"{self.below / self.values:.2g} of the pixels are darker than photons and read "
+                f"{self.below / self.values:.1%} of the pixels are darker than photons and read "
                 "noise can make them; are offset and read noise right?"
             )
         if self.at_top > 1e-3 * self.values:
             found.append(
-                f"{self.at_top / self.values:.2g} of the pixels have the largest value, "
+                f"{self.at_top / self.values:.1%} of the pixels have the largest value, "
                 f"{self.top:g}; where these are saturated their noise is not what was said, and "
                 "restored values and error bars are too low."
             )

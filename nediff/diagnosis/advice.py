@@ -127,7 +127,15 @@ def _names(names: Sequence[str]) -> str:
 
 def _about_noise(noise: Noise) -> Iterator[Advice]:
     sigma = noise.sigma
-    if sigma.value < NOTHING_TO_DO:
+    if sigma.value < NOTHING_TO_DO and not noise.whiteness.known:
+        yield Advice(
+            "untold",
+            "No noise can be told from these images: there is hardly any, or it was smoothed, as "
+            "cameras do, and goes on from pixel to pixel like texture.",
+            "If you see noise in them, train with --sigma correlated; the camera's raw data are "
+            "better.",
+        )
+    elif sigma.value < NOTHING_TO_DO:
         yield Advice(
             "little_noise",
             f"The noise is very small: {sigma.value:.2g} of the range.",
@@ -189,10 +197,16 @@ def _signal(noise: Noise) -> Advice:
     signal = noise.signal
     sense = "grows" if signal.gain > 0 else "falls"
     do = "Train with --gain, --read-noise and --offset, as below."
-    if not noise.whiteness.white:
-        do = "Correlated noise can only be taken as even; use the camera's raw data if you can."
     if signal.gain < 0:
         do = "Undo the tone curve of the camera, or use its raw data."
+    elif not noise.whiteness.white:
+        do = "Correlated noise can only be taken as even; use the camera's raw data if you can."
+    elif not noise.of_photons:
+        do = (
+            f"No instrument has such noise: {noise.too_dark:.0%} of the pixels are darker than it "
+            "allows. Images of several instruments or settings? Diagnose and train on those of one "
+            "at a time."
+        )
     return Advice(
         "signal_dependent",
         f"The noise {sense} with the signal: variance = {signal.gain:.3g} × value "

@@ -34,6 +34,8 @@ from nediff.noise.whiteness import Whiteness
 SAMPLED = 64
 """Images whose pixels are looked at as a whole; of large ones a window of WINDOW pixels a side."""
 WINDOW = 512
+TOO_DARK = 0.05
+"""Of the pixels darker than the noise allows: with more, the line is that of no instrument."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,13 @@ class Noise:
     signal: PoissonGaussian
     whiteness: Whiteness
     clipped: float
+    too_dark: float
+    """The share of pixels darker than photon noise with this dependence could make them."""
+
+    @property
+    def of_photons(self) -> bool:
+        """Whether all of it may be the noise of photons, counted by one instrument."""
+        return self.signal.grows and self.too_dark <= TOO_DARK
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,7 @@ class Diagnosis:
         found = asdict(self)
         found["noise"]["signal"]["dependent"] = self.noise.signal.dependent
         found["noise"]["whiteness"]["white"] = self.noise.whiteness.white
+        found["noise"]["whiteness"]["known"] = self.noise.whiteness.known
         found["noise"]["whiteness"]["kernel"] = self.noise.whiteness.kernel
         for key in ("channels", "positions", "images"):
             found["noise"][key]["varies"] = getattr(self.noise, key).varies
@@ -119,8 +129,8 @@ def diagnose(
     The seed chooses the images of a big set that are looked at.
     """
     blocks = gather_blocks(measurements, seed)
-    noise, variance = _noise(blocks, measurements)
     images = _sample(measurements, seed)
+    noise, variance = _noise(blocks, measurements, images)
     sigma = noise.sigma.value
     spectra = {f: spectrum_of(images, f, sigma**2) for f in (1, *FACTORS)}
     white = noise.whiteness.white
@@ -145,16 +155,35 @@ def diagnose(
     )
 
 
-def _noise(blocks: Blocks, measurements: Measurements) -> tuple[Noise, Floats]:
+def _noise(
+    blocks: Blocks, measurements: Measurements, images: Sequence[NDArray[np.float32]]
+) -> tuple[Noise, Floats]:
     """The findings, and the variance of the noise of each block (unit range)."""
     even = even_out(blocks, measurements.range)
     channels = by_channel(even.blocks, even.measure)
     positions = by_position(even.blocks, even.measure)
-    images = by_image(even.blocks, even.measure)
     found = Noise(
-        even.sigma, channels, positions, images, even.signal, even.whiteness, blocks.clipped
+        even.sigma,
+        channels,
+        positions,
+        by_image(even.blocks, even.measure),
+        even.signal,
+        even.whiteness,
+        blocks.clipped,
+        _too_dark(even.signal, measurements.range, images),
     )
     return found, even.variance
+
+
+def _too_dark(
+    signal: PoissonGaussian, range: IntensityRange, images: Sequence[NDArray[np.float32]]
+) -> float:
+    """The share of pixels darker than photons with this line can make them; 0 without a line."""
+    if not signal.grows:
+        return 0.0
+    darkest = signal.photons().darkest
+    below = sum(int((range.from_unit(image) < darkest).sum()) for image in images)
+    return below / sum(image.size for image in images)
 
 
 def _sample(measurements: Measurements, seed: int) -> list[NDArray[np.float32]]:
@@ -211,9 +240,9 @@ def _command(source: str, axes: str | None, noise: Noise, measurements: Measurem
 
 def _as_options(noise: Noise, limits: IntensityRange) -> str:
     """The noise as `train` is told of it; σ in data units unless these are the unit range."""
-    if not noise.whiteness.white:
+    if not noise.whiteness.white or not noise.sigma.value > 0:
         return "--sigma correlated"
-    if noise.signal.grows:
+    if noise.of_photons:
         told = noise.signal.photons()
         options = f"--gain {told.gain:.3g} --read-noise {told.read_noise:.3g}"
         return options + (f" --offset {told.offset:.4g}" if told.offset else "")

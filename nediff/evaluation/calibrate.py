@@ -36,6 +36,8 @@ MOST_PIXELS = 96
 FEWEST_PARTS = 4
 FEWEST_IMAGES = 4
 """In each half; with fewer, standard errors are from part to part."""
+SURELY_WORSE = 3.0
+"""Standard errors."""
 CONFORMAL_SAMPLES = 16
 """As `Restorer.summarise` draws unless told otherwise."""
 
@@ -49,6 +51,12 @@ class Calibrated:
     after: Revealed
     fitted: frozenset[str]
     """Names of the images that were fitted, none of which was judged (unless there is but one)."""
+
+    @property
+    def worse(self) -> bool:
+        """Whether what was found with one half is surely no good for the other."""
+        chance = SURELY_WORSE * self.after.ratio_error / max(self.after.ratio, 1e-3)
+        return self.after.off > self.before.off + chance
 
 
 def uncorrected(restorer: Restorer) -> Restorer:

@@ -34,8 +34,9 @@ TAU = 1.0
 MOST_VALUES = 2**15
 """Of an image, chosen at random."""
 CLASSES = 10
-SURELY = 5.0
-"""Standard errors, which are themselves estimated from few images."""
+SURELY, SURELY_IN_ALL = 5.0, 3.0
+"""Standard errors, which are themselves estimated from few images: of the worst of the classes, and
+of all values together."""
 
 Values = NDArray[np.float64]
 
@@ -95,9 +96,15 @@ class Revealed:
     """By predicted variance, the smallest first."""
 
     @property
+    def off(self) -> float:
+        """How far error²/variance is from 1, to either side alike; a negative one is far off."""
+        return abs(math.log(max(self.ratio, 1e-3)))
+
+    @property
     def impossible(self) -> bool:
         """Whether errors are surely negative somewhere, as they are if σ is said too large."""
-        return any(c.ratio + SURELY * c.ratio_error < 0 for c in self.classes)
+        in_all = self.ratio + SURELY_IN_ALL * self.ratio_error < 0
+        return in_all or any(c.ratio + SURELY * c.ratio_error < 0 for c in self.classes)
 
 
 def draw_pair(

@@ -58,10 +58,23 @@ class Whiteness:
     variance: float
 
     @property
+    def known(self) -> bool:
+        """Whether the noise stands out of the texture, so that its correlation can be told."""
+        errors = max(self.nearest_errors[0, 1], self.nearest_errors[1, 0])
+        return not self.white or bool(errors <= STRONG)
+
+    @property
     def white(self) -> bool:
         """No lag has a correlation that is both material and significant."""
         near = _beyond(self.nearest, self.nearest_errors, MATERIAL)
         return not (near or _beyond(self.correlation, self.errors, STRONG))
+
+    @property
+    def verdict(self) -> str:
+        """In a word."""
+        if not self.known:
+            return "unknown"
+        return "white" if self.white else "correlated"
 
     @property
     def neighbours(self) -> tuple[float, float]:
@@ -87,7 +100,7 @@ class Whiteness:
 
 
 def _beyond(correlation: Floats, errors: Floats, material: float) -> bool:
-    found = np.abs(correlation)
+    found = np.nan_to_num(np.abs(correlation))  # what cannot be told is not beyond anything
     found[0, 0] = 0
     return bool(((found > material) & (found > SIGNIFICANT * errors)).any())
 
@@ -112,6 +125,7 @@ def _correlation(few: FloorSpectrum, more: FloorSpectrum, lags: int) -> tuple[Fl
     texture = found - _normalised(more.mean, EXPONENT, lags)
     spread = jackknife(np.stack([_normalised(row, EXPONENT, lags) for row in few.left_out]))
     errors: Floats = np.sqrt(spread**2 + np.square((high - low) / 2) + texture**2)
+    errors[~np.isfinite(errors)] = np.inf
     return found, errors
 
 
@@ -126,8 +140,11 @@ def total_variance(blocks: Blocks) -> Estimate:
 
 
 def _normalised(spectrum: Floats, exponent: float, lags: int) -> Floats:
+    """NaN where no variance is left for the noise: all may be texture."""
     covariance = _autocovariance(spectrum, exponent, lags)
-    correlation: Floats = covariance / max(covariance[0, 0], 1e-30)
+    if not covariance[0, 0] > 0:
+        return np.full_like(covariance, np.nan)
+    correlation: Floats = covariance / covariance[0, 0]
     return correlation
 
 

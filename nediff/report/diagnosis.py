@@ -56,7 +56,7 @@ def _numbers(found: Diagnosis) -> str:
     score = "none" if found.contrast.score is None else f"{found.contrast.score:.2f}"
     cards = [
         (f"{sigma.value:.4f}", f"σ of the noise, of the range, ± {sigma.total_error:.4f}"),
-        ("white" if found.noise.whiteness.white else "correlated", "noise of neighbouring pixels"),
+        (found.noise.whiteness.verdict, "noise of neighbouring pixels"),
         (score, "contrast score: from 0.55 the images come at many contrasts"),
     ]
     for scale in found.scales:
@@ -129,8 +129,15 @@ def _correlation(found: Diagnosis) -> str:
         (shown[0], errors[0], BLUE, "across", -0.04),
         (shown[:, 0], errors[:, 0], ORANGE, "down", 0.04),
     ):
+        told = np.isfinite(values) & np.isfinite(bars)
         axes.errorbar(
-            lags + shift, values, bars, fmt="o-", color=colour, markersize=4.5, label=words
+            (lags + shift)[told],
+            values[told],
+            bars[told],
+            fmt="o-",
+            color=colour,
+            markersize=4.5,
+            label=words,
         )
     axes.axhline(0, color=GREY, linewidth=1)
     axes.set_xticks(lags)

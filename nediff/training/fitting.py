@@ -362,8 +362,7 @@ def steps_within(
     Of several processes the slowest counts. Where networks are compiled, which may take minutes,
     the trial is part of the budget.
     """
-    if not 0 < minutes < math.inf:
-        raise NediffError(f"The budget must be more than 0 minutes and finite, not {minutes:g}.")
+    check_minutes(minutes)
     begun = time.perf_counter()
     planned = _with_steps(config, 1000, None)
     trial = make_trainer(planned, measurements, None, problem, micro_batch)
@@ -383,6 +382,12 @@ def steps_within(
     per_step, per_validation = slowest(per_step), slowest(per_validation)
     spent = slowest(time.perf_counter() - begun) if config.training.compiled else 0.0
     return max(1, int((60 * minutes - VALIDATIONS * per_validation - spent) / per_step))
+
+
+def check_minutes(minutes: float) -> None:
+    """Refuse a budget that is none."""
+    if not 0 < minutes < math.inf:
+        raise NediffError(f"The budget must be more than 0 minutes and finite, not {minutes:g}.")
 
 
 def check_folder(folder: Path, new: bool = True) -> None:

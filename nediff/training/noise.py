@@ -110,7 +110,7 @@ class LearnedNoise:
     def describe(self) -> SigmaConfig:
         """What config.yaml keeps."""
         near = None
-        if self.whiteness is not None:
+        if self.whiteness is not None and self.whiteness.known:
             across, down = self.whiteness.neighbours
             near = (round(across, 4), round(down, 4))
         return SigmaConfig(
