@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,17 @@ from scipy.ndimage import gaussian_filter
 
 from nediff.cli import console
 from nediff.cli.diagnose import lines_of
-from nediff.data import open_measurements
+from nediff.data import IntensityRange
 from nediff.diagnosis import diagnose
+from nediff.diagnosis.advice import _signal
+from nediff.diagnosis.diagnose import _as_options, _too_dark
 from nediff.evaluation.revealed import Revealed, SpreadClass
+from nediff.noise import Estimate, PoissonGaussian, Whiteness
 from tests.command import SIGMA, TINY, float_folder, nediff, succeeded
 from tests.pictures import clean, measured
+
+NO_LAGS = np.pad(np.ones((1, 1)), (0, 3))
+WHITE = Whiteness(NO_LAGS, 0.01 + 0 * NO_LAGS, NO_LAGS[:2, :2], np.full((2, 2), 0.01), 1e-3)
 
 
 def smooth_all_over(seed: int = 0) -> NDArray[np.float64]:
@@ -25,19 +32,6 @@ def smooth_all_over(seed: int = 0) -> NDArray[np.float64]:
     noisy = noisy + 0.02 * np.random.default_rng(seed).normal(size=noisy.shape)
     filtered: NDArray[np.float64] = gaussian_filter(noisy, (0, 0, 1.5, 1.5), mode="wrap")
     return filtered
-
-
-def of_two_settings(folder: Path) -> Path:
-    """Six dark images with even noise, and 54 bright ones: their variance is a line through 0.4."""
-    random, pictures = np.random.default_rng(0), clean("smooth", count=60, side=96)
-    folder.mkdir()
-    for k, picture in enumerate(pictures[:, 0]):
-        spread = (picture - picture.mean()) / np.ptp(picture)
-        x = 0.15 + 0.02 * spread if k < 6 else 0.7 + 0.5 * spread
-        variance = 0.001 if k < 6 else 0.004 * np.clip(x - 0.4, 0.01, None)
-        y = x + np.sqrt(variance) * random.normal(size=x.shape)
-        tifffile.imwrite(folder / f"{k:02}.tif", y.astype(np.float32))
-    return folder
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -55,21 +49,37 @@ def test_noise_that_was_smoothed_away_is_not_called_white_or_absent(seed: int) -
         assert "cannot be told" in text
 
 
-def test_a_line_that_no_instrument_has_is_not_recommended(tmp_path: Path) -> None:
-    """All dark images are darker than its offset, and would become one value."""
-    data = of_two_settings(tmp_path / "data")
-    found = diagnose(open_measurements(data, range=(0, 1)))
-    assert found.noise.signal.grows
-    assert found.noise.too_dark == pytest.approx(0.1, abs=0.01)
-    assert "--gain" not in found.command
-    advice = {w.code: w.do for w in found.warnings}["signal_dependent"]
-    assert "No instrument has such noise" in advice
-    photons = found.noise.signal.photons()
-    told = ("--gain", photons.gain, "--offset", photons.offset)
-    refused = nediff("train", data, *told, "--out", tmp_path / "run", "--steps", 1, *TINY)
+def test_a_line_that_no_instrument_has_is_not_recommended() -> None:
+    """var = 0.004 (x − 0.4): without light at 0.4, but a tenth of the pixels lies at 0.15.
+
+    Of the others one in 10⁴ is darker than the least of photons, 0.4 − 3/8 · 0.004.
+    """
+    line = PoissonGaussian(0.004, -0.0016, 1e-4, 1e-4, 1e-9, 1.0, (0.5, 0.6), (4e-4, 8e-4), (1, 1))
+    x = np.where(np.arange(40_000) % 10 == 0, 0.15, 0.7).reshape(1, 200, 200)
+    images = [
+        (x + 0.03 * np.random.default_rng(k).normal(size=x.shape)).astype("f4") for k in (0, 1)
+    ]
+    unit = IntensityRange(0.0, 1.0)
+    share = _too_dark(line, unit, images)
+    assert share == pytest.approx(0.1, abs=1e-3)
+    assert _too_dark(line, unit, [image[image > 0.4] for image in images]) < 1e-3
+    noise = diagnose(measured(clean("smooth", count=8, side=128).astype("f4"))).noise
+    for dark, option in ((share, "--sigma"), (0.0, "--gain")):
+        told = replace(noise, signal=line, too_dark=dark, sigma=Estimate(0.03, 0, 0))
+        told = replace(told, whiteness=WHITE)
+        assert _as_options(told, unit).startswith(option)
+        hint = "No instrument has such noise" if dark else "Train with --gain"
+        assert hint in _signal(told).do
+
+
+def test_an_offset_that_would_cut_off_the_data_is_refused(tmp_path: Path) -> None:
+    data = float_folder(tmp_path / "data")  # values about 0.2 to 0.8
+    told = ("--gain", 0.004, "--offset", 0.5, "--out", tmp_path / "run", "--steps", 1)
+    refused = nediff("train", data, *told, *TINY)
     assert refused.code == 2
-    assert "% of the pixels are darker than" in refused.err
+    assert "% of the pixels are darker than" in " ".join(refused.err.split())
     assert not (tmp_path / "run").exists()
+    succeeded("train", data, "--gain", 0.004, *told[4:], *TINY)
 
 
 def test_correlated_noise_that_is_said_to_be_white_is_noticed(tmp_path: Path) -> None:
