@@ -41,7 +41,7 @@ def test_noise_that_was_smoothed_away_is_not_called_white_or_absent(seed: int) -
     text = "\n".join(lines_of(found))
     assert not (whiteness.white and whiteness.known)
     assert "--sigma correlated" in found.command
-    assert {w.code for w in found.warnings} & {"untold", "correlated"}
+    assert {w.code for w in found.warnings} & {"little_noise", "correlated"}
     assert "nan" not in text
     if whiteness.known:
         assert max(abs(k) for k in whiteness.neighbours) <= 1

@@ -82,7 +82,7 @@ def sampling(part: Part) -> list[str]:
         cells.append("never" if closed["calls"] is None else str(closed["calls"]))
         cells.append(f"{100 * closed['error']:.1f} %")
         cells.append("never" if real["calls"] is None else str(real["calls"]))
-        cells.append(f"{real['ratio']:.2f}")
+        cells.append(f"{real['spread']:.2f}")
         cells.append("" if real["calls"] is None else f"{1000 * real['seconds']:.0f}")
         rows.append(cells)
     head = ["solver", "calls, closed form", "variance error", "calls, images", "error²/variance"]

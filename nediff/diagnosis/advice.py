@@ -129,7 +129,7 @@ def _about_noise(noise: Noise) -> Iterator[Advice]:
     sigma = noise.sigma
     if sigma.value < NOTHING_TO_DO and not noise.whiteness.known:
         yield Advice(
-            "untold",
+            "little_noise",
             "No noise can be told from these images: there is hardly any, or it was smoothed, as "
             "cameras do, and goes on from pixel to pixel like texture.",
             "If you see noise in them, train with --sigma correlated; the camera's raw data are "
