@@ -9,8 +9,9 @@ torch.set_num_threads(1)  # also for fixtures of a module, which come before thi
 
 LONG = (
     "test_reproduce",
-    "test_cli_operators",
     "test_docs",
+    "test_cli_operators",
+    "test_end_to_end",
     "test_large_restore",
     "test_app_browser",
     "test_distributed",
@@ -20,7 +21,8 @@ LONG = (
     "test_cli_roundtrip",
     "test_wheel",
     "test_demo",
-    "test_end_to_end",
+    "test_unsure",
+    "test_cli_refusals",
 )
 """Files that take a minute or more, longest first."""
 

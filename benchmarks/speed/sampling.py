@@ -3,7 +3,7 @@
 Closed form: Gaussian priors of several widths, the exact denoiser; the fewest calls after which the
 standard deviation of the samples is within 5 % in variance for all of them. Real images: squares of
 `bsd68_gray` by a network of ours; the fewest calls after which error²/variance is within 10 % of 1.
-Each solver may choose its γ and σ_min from the same lists (shorter for images); deepinv's solvers walk the same levels.
+Each solver may choose its γ and σ_min from the same lists (shorter for images), deepinv's too.
 Algorithm 1 as printed has no spread however it walks, so on images only a few walks are tried,
 among them the paper's own.
 """
