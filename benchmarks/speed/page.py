@@ -87,8 +87,9 @@ def sampling(part: Part) -> list[str]:
         rows.append(cells)
     head = ["solver", "calls, closed form", "variance error", "calls, images", "error²/variance"]
     return [
-        "The fewest network calls, each solver with any γ and σ_min of the same lists, after "
-        "which the variance is within 5 % for Gaussian priors, and error²/variance within 10 % on "
+        "The fewest network calls, each solver with any γ and σ_min of the same lists (shorter for "
+        "images), after which the variance is within 5 % for Gaussian priors, and error²/variance "
+        "within 10 % on "
         f"{part['images']} squares of {part['side']}² pixels of `bsd68_gray` ({part['samples']} "
         "samples each). `paper` is Algorithm 1 as printed, with 49 calls in the paper.",
         "",

@@ -180,7 +180,7 @@ SeedOption = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of all
 SamplesOption = Annotated[
     int, typer.Option(min=0, max=10_000, help="Posterior samples of each image, 0 for none.")
 ]
-"""A thousand tell the ends of a 95 % interval to some percent; a million is a slip."""
+"""A million is a slip."""
 
 OperatorOption = Annotated[
     Optional[Operator],  # noqa: UP045

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from nediff.cli.console import say
 from nediff.data import Measurements, PhotonNoise, StabilisedRange
+from nediff.data.stabilise import TOO_DARK
 from nediff.errors import NediffError
 
 
@@ -42,8 +43,6 @@ def photons_of(
 
 LOOKED_AT = 16
 """Images whose pixels are looked at, of large sets."""
-TOO_MANY = 0.05
-"""Of the pixels darker than the noise can make them: what was said is not their noise."""
 
 
 def refuse_too_dark(images: Measurements) -> None:
@@ -52,7 +51,7 @@ def refuse_too_dark(images: Measurements) -> None:
     every = -(-len(images) // LOOKED_AT)
     shares = [images.range.too_dark(images.image(i)) for i in range(0, len(images), every)]
     share, noise = sum(shares) / len(shares), images.range.noise
-    if share > TOO_MANY:
+    if share > TOO_DARK:
         raise NediffError(
             f"{share:.0%} of the pixels are darker than {noise.darkest:.4g}, which noise with "
             f"--gain {noise.gain:.4g} --read-noise {noise.read_noise:.4g} --offset "

@@ -30,6 +30,8 @@ _GAUSSIAN = 10.0
 _SMOOTH = 9.0
 """So many standard deviations of read noise from the kink of f, it is smooth enough."""
 _PERCENTILES, _MARGIN = (0.1, 99.9), 0.02
+TOO_DARK = 0.05
+"""Of the pixels darker than the noise can make them: with more, it is not theirs."""
 
 
 @dataclass(frozen=True)

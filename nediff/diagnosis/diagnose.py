@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nediff.data import IntensityRange, Measurements
+from nediff.data.stabilise import TOO_DARK
 from nediff.diagnosis.advice import Advice, Facts, warnings_of
 from nediff.diagnosis.contrast import Contrast, contrast_of
 from nediff.diagnosis.expectation import Expectation, expectation_of
@@ -34,8 +35,6 @@ from nediff.noise.whiteness import Whiteness
 SAMPLED = 64
 """Images whose pixels are looked at as a whole; of large ones a window of WINDOW pixels a side."""
 WINDOW = 512
-TOO_DARK = 0.05
-"""Of the pixels darker than the noise allows: with more, the line is that of no instrument."""
 
 
 @dataclass(frozen=True)
