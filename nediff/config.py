@@ -180,6 +180,9 @@ class RecipeConfig(_Strict):
     """… once this share of the steps is done …"""
     rehearse_rounds: int = Field(default=1, ge=1, le=1000)
     """… and drawn anew so many times in all, at equal distances."""
+    doubt: bool = False
+    """Correlated noise only: it was estimated, and may be another. So what is rehearsed with are
+    restored images, and noise about that which was estimated (operators/doubtful.py)."""
 
     @model_validator(mode="after")
     def _pool_fits(self) -> RecipeConfig:

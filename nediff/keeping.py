@@ -187,6 +187,17 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, metadata
 
 
+def read_notes(path: Path) -> dict[str, str]:
+    """The metadata alone, quickly: the checksum, which takes the tensors, is not looked at."""
+    if not path.is_file():
+        raise Damaged(f"{path} is missing: the run has not got that far, or lost it.")
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return _notes_of(file.metadata() or {}, path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise Damaged(f"{path} is corrupt ({first_line(error)}).") from error
+
+
 # --- copies --------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,9 @@ class Problem:
     operator: LinearOperator = field(default_factory=Identity)
     raw: bool = False
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sigma", float(self.sigma))  # NumPy's would make tensors double
+
     @classmethod
     def denoising(cls, sigma: float, channels: int = 1, colour: Colour | None = None) -> Problem:
         """y = x + σ_n η; with a ``colour`` the noise η is correlated."""

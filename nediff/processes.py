@@ -7,6 +7,7 @@ alone is all of them, and every function here then does nothing but return.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import os
@@ -225,7 +226,21 @@ def joined() -> Processes:
             rank=rank,
             world_size=count,
         )
+    atexit.register(leave)
     return Processes(state.process_index, state.num_processes, state.device)
+
+
+def leave() -> None:
+    """End what the processes are joined by, at the end of this one.
+
+    The threads of Gloo, which joins CPUs, must end before Python does: if one is left, the process
+    is aborted after all its work is done, and torchrun counts it as failed.
+    """
+    from torch import distributed
+
+    if distributed.is_initialized() and distributed.get_backend() == "gloo":
+        with suppress(RuntimeError):  # the others may be gone
+            distributed.destroy_process_group()
 
 
 def agreed_name(store: Store, rank: int, count: int) -> str:

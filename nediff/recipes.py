@@ -18,7 +18,7 @@ from nediff.divergence import ESTIMATORS, Map
 from nediff.errors import NediffError, did_you_mean
 from nediff.groups import GROUPS
 from nediff.networks.measured import expected_error
-from nediff.operators import Coloured, Identity, LinearOperator, Mask
+from nediff.operators import Coloured, Doubtful, Identity, LinearOperator, Mask
 from nediff.problem import Problem
 from nediff.randomness import Draws
 
@@ -342,6 +342,9 @@ def rehearsal_loss(
     given, known = _shown(recipe, batch, draws)
     noise = draws.normal_like(losses.shown_part(batch.y, batch.problem, given))
     weight = _weight(recipe, known, level, fill_error)
+    if recipe.doubt and isinstance(given, Coloured):
+        given = Doubtful(given, noise, draws)
+        weight = _weight(recipe, known, given.strength * level, fill_error)
     denoiser = _through(network, given)
     return losses.rehearsed(denoiser, batch.y, level, noise, batch.problem, given, weight)
 

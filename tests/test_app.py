@@ -22,7 +22,7 @@ import pytest
 import tifffile
 import torch
 
-from nediff.app.drawing import message, progress_bar
+from nediff.app.drawing import diagnosis, message, progress_bar
 from nediff.app.example import write_example
 from nediff.app.handlers import Step, arrive, ask, estimate, restore, turn
 from nediff.app.models import Model, open_model
@@ -812,12 +812,70 @@ def folder(tmp_path: Path) -> Path:
 def test_a_look_tells_train_of_the_noise(folder: Path) -> None:
     found = look(str(folder))
     assert isinstance(found, Look)
-    assert found.options[0] in ("--sigma", "--gain")
-    assert "--out" not in found.options
+    assert found.options()[0] in ("--sigma", "--gain")
+    assert "--out" not in found.options()
     with pytest.raises(NediffError, match="does not exist"):
         look(str(folder / "nowhere"))
     with pytest.raises(NediffError, match="first"):
         look("  ")
+
+
+@pytest.fixture(scope="module")
+def photons(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Counts of photons, 8 data units each."""
+    place = tmp_path_factory.mktemp("photons")
+    rows, columns = np.mgrid[:128, :128]
+    for k in range(6):
+        light = 60 + 55 * np.sin(rows / (17 + k)) * np.sin(columns / 21 + k)
+        counts = 8.0 * np.random.default_rng(k).poisson(light)
+        tifffile.imwrite(place / f"{k}.tif", counts.astype(np.float32))
+    return place
+
+
+def test_a_look_says_that_noise_grows_with_the_signal(photons: Path, folder: Path) -> None:
+    found = look(str(photons))
+    assert found.advised == "photons"
+    assert found.options()[0] == "--gain"
+    assert float(found.options()[1]) == pytest.approx(8, rel=0.2)
+    assert "Their noise: grows with the signal, as that of photons." in found.words
+    assert "grows, as that of photons" in diagnosis(found, "")
+    even = look(str(folder))
+    assert even.advised == "even"
+    assert "Their noise: the same in bright and dark places." in even.words
+    assert "photons" not in diagnosis(even, "")
+
+
+def test_a_training_takes_the_noise_as_the_user_says(photons: Path) -> None:
+    """The diagnosis knows how strong its own kind is; the strength of another is estimated."""
+    found = look(str(photons))
+    assert found.options("photons") == found.options("found") == found.options()
+    assert found.options("even") == ["--sigma", "auto"]
+    assert found.options("correlated") == ["--sigma", "correlated"]
+    assert "--sigma auto --out r --minutes 3" in found.command("r", 3, "even")
+
+
+def test_the_training_page_asks_what_the_noise_is(
+    photons: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choices are labelled, the first leaves it to the images, and *Train* heeds them."""
+    gr = pytest.importorskip("gradio")
+    from nediff.app.training_page import training_tab
+
+    begun: list[list[str]] = []
+    trainings = Trainings()
+    monkeypatch.setattr(trainings, "start", lambda *told: begun.append(told[-1]))
+    with gr.Blocks() as page:
+        training_tab(trainings)
+    by_id = {block.elem_id: block for block in page.blocks.values() if block.elem_id}
+    noise, train = by_id["nediff-noise"], by_id["nediff-train"]
+    assert noise.label == "Noise"
+    assert noise.value == "found"
+    (start,) = [f for f in page.fns.values() if (train._id, "click") in f.targets]
+    assert noise in start.inputs
+    for kind, option in (("found", "--gain"), ("photons", "--gain"), ("even", "--sigma")):
+        shown = start.fn(str(photons), "runs/x", 2, kind, None)
+        assert begun.pop()[0] == option
+        assert f"{option} " in shown[by_id["nediff-found"]]
 
 
 def wait_for(trainings: Trainings, out: str, ready: object, patience: float = 600.0) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +170,26 @@ def test_quiet_leaves_results_and_warnings(world: Path, tmp_path: Path) -> None:
     assert "restored into" in succeeded(*restore, tmp_path / "r").err
 
 
+def test_quiet_results_stand_alone(world: Path, tmp_path: Path) -> None:
+    """On standard output the very words as without it, and nothing beside them."""
+    import shutil
+
+    first, data = world / "first", float_folder(tmp_path / "four", 4)
+    run = Path(shutil.copytree(first, tmp_path / "run"))
+    for command in (
+        ("diagnose", data, "--html", tmp_path / "page.html"),
+        ("evaluate", first, data, "--samples", 2),
+        ("compare", first, world / "second", "--images", data, "--samples", 2),
+        ("info", first),
+        ("calibrate", run, data),
+        ("reproduce", "theorem", "--plan", "--out", tmp_path / "r"),
+    ):
+        loud, quiet = succeeded(*command), succeeded(*command, "--quiet")
+        assert quiet.out == loud.out != "", command
+        careful = [line for line in loud.err.splitlines() if line.startswith("Careful:")]
+        assert quiet.err.splitlines() == careful
+
+
 def test_quiet_does_not_silence_a_warning(world: Path, tmp_path: Path) -> None:
     import numpy as np
     import tifffile
@@ -259,10 +281,27 @@ def test_compare_refuses_what_cannot_be_compared(world: Path, tmp_path: Path) ->
         outcome = nediff(*runs, "--images", world / "data")
         assert outcome.code == 2
         assert words in outcome.err
-        succeeded(*runs)  # without images there is nothing to mislead
+        said = " ".join(succeeded(*runs).err.split())
+        assert f"Careful: these runs have different {words}, so their held-out PSNRs" in said
+        assert ("--images and --sigma" in said) == (words == "noise levels")
     assert "two different runs" in nediff("compare", world / "first", world / "first").err
     needless = nediff("compare", world / "first", world / "second", "--sigma", SIGMA)
     assert "about --images" in needless.err
+
+
+def test_compare_says_when_runs_were_judged_by_other_images(world: Path, tmp_path: Path) -> None:
+    """The data and the seed say which images are held out; the steps do not matter."""
+    assert succeeded("compare", world / "first", world / "second").err == ""
+    other = float_folder(tmp_path / "other", count=4)
+    train = ("train", "--sigma", SIGMA, "--steps", 2, *TINY)
+    succeeded(*train, other, "--out", tmp_path / "data")
+    succeeded(*train, world / "data", "--seed", 1, "--out", tmp_path / "seed")
+    for words in ("data", "seed"):
+        said = succeeded("compare", world / "first", tmp_path / words).err
+        assert f"Careful: these runs have different {words}" in said
+        assert "--images evaluates them on the same measurements" in said
+    on = ("--images", world / "data", "--samples", 0)
+    assert "different" not in succeeded("compare", world / "first", tmp_path / "data", *on).err
 
 
 # --- what was meant -----------------------------------------------------------------------------
@@ -311,6 +350,45 @@ def test_without_a_command_there_is_help() -> None:
     outcome = succeeded()
     for command in ("train", "restore", "info", "compare"):
         assert command in outcome.out
+
+
+COMMANDS = ("train", "diagnose", "restore", "evaluate", "calibrate", "info", "compare", "demo")
+COMMANDS += ("app", "reproduce")
+WIDTH = 80
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_reads_well_in_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paragraphs are filled, and no word is cut in two: all of them are of the source."""
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    lines = succeeded(command, "--help").out.splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    text = [line.strip() for line in lines[: next(k for k, x in enumerate(lines) if "╭" in x)]]
+    for line, following in pairwise(text):
+        if line and following:  # the next word did not fit
+            assert 1 + len(line) + 1 + len(following.split()[0]) > WIDTH - 2, line
+    assert not [line for line in lines if "<bool>" in line or "|" in line]
+
+
+def test_help_names_every_choice_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nediff.cli.options import Group, Kind, Operator, Pattern, Precision, Size, Solver, Tracker
+
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    listed = [
+        ("train", (Group, Kind, Operator, Pattern, Precision, Size, Tracker)),
+        ("restore", (Solver,)),
+    ]
+    for command, choices in listed:
+        words = set(re.findall(r"\w+", succeeded(command, "--help").out))
+        for choice in choices:
+            assert {str(c.value) for c in choice} <= words
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_what_is_no_seed_is_refused(tmp_path: Path, seed: int) -> None:
+    outcome = nediff("diagnose", tmp_path, "--seed", seed)
+    assert outcome.code == 2
+    assert f"{seed} is no seed; give one from 0 to 4294967295." in outcome.err
 
 
 def test_brackets_in_help_are_no_markup() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ import nediff
 from nediff.config import RecipeConfig
 from nediff.data import open_measurements
 from nediff.errors import NediffError
+from nediff.levels import estimated_levels
 from nediff.losses import ne_r2r, sure
-from nediff.noise import estimate_colour, levels_by_colour
+from nediff.noise import estimate_colour, level_by_restoring, levels_by_colour
 from nediff.operators import Colour, Coloured
 from nediff.problem import Problem
 from nediff.randomness import Draws
@@ -205,3 +207,59 @@ def test_consistent_diffusion_is_refused_for_correlated_noise() -> None:
     batch = Batch(y, torch.full((2,), SIGMA), problem)
     with pytest.raises(NediffError, match="white noise only"):
         training_loss(recipe_named("cd"), lambda y, *_: y, batch, Draws(0, "loss", [0, 1]))
+
+
+def test_levels_may_be_numbers_of_numpy(noisy: np.ndarray) -> None:
+    """As they come out of an array of estimates, whatever their type."""
+    images = open_measurements(noisy[:, :64, :64], axes="NHW", range=(0, 1))
+    for level in (np.float64(0.05), np.float32(0.05)):
+        restorer = nediff.fit(images, Problem.denoising(level, 1), steps=4, size="tiny")
+        assert restorer.restore(noisy[:1, None]).dtype == np.float32
+
+
+@pytest.mark.parametrize("told", [0.6, 1.0, 1.5])
+def test_a_denoiser_that_looks_for_itself_tells_the_level(told: float) -> None:
+    """White Gaussian image in coloured noise, its posterior mean in closed form: σ to 5 %.
+
+    Whatever σ the derivative is taken by; and one that was made for another level gives that back.
+    """
+    power = torch.from_numpy(colour().on(128, 128)[..., 0, 0])
+    prior = 0.05**2
+    y = 0.05 * normal(1, 1, 128, 128, seed=1) + SIGMA * Coloured(colour()).noise(
+        normal(1, 1, 128, 128)
+    )
+
+    def posterior_mean(level: float) -> Callable[[np.ndarray], np.ndarray]:
+        gain = prior / (prior + level**2 * power)
+
+        def restore(values: np.ndarray) -> np.ndarray:
+            spectrum = torch.fft.rfft2(torch.from_numpy(values).double()) * gain
+            return torch.fft.irfft2(spectrum, s=(128, 128)).numpy().astype(np.float32)
+
+        return restore
+
+    image = y[0].numpy().astype(np.float32)
+    found = level_by_restoring(posterior_mean(SIGMA), image, colour(), told * SIGMA)
+    assert found == pytest.approx(SIGMA, rel=0.05)
+
+
+def test_a_run_that_doubts_tells_the_level_of_its_images(noisy: np.ndarray) -> None:
+    """Nearer on average than by the spectrum alone, where that is told too little on purpose."""
+    images = open_measurements(noisy, axes="NHW", range=(0, 1))
+    found = estimate_colour(images)
+    truth = np.array([0.03, 0.06] * 4)
+    low = tuple(0.7 * s for s in found.sigmas)
+    problem = Problem.denoising(max(low), 1, found.colour)
+    restorer = nediff.fit(images.with_sigmas(low), problem, steps=200, size="tiny")
+    told = np.array(
+        [
+            level_by_restoring(
+                lambda y, s=s: restorer.restore(y, sigma=s), images.image(i), found.colour, s
+            )
+            for i, s in enumerate(low)
+        ]
+    )
+    off, off_before = (np.abs(np.log(v / truth)).mean() for v in (told, np.array(low)))
+    print(told / truth, np.array(low) / truth)
+    assert off < off_before
+    assert len(estimated_levels(restorer, images)) == len(images)

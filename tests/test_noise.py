@@ -21,6 +21,7 @@ from nediff.noise import (
 from nediff.noise.blocks import GROUPS, MOST_BLOCKS
 from nediff.noise.floor import FREQUENCY, jackknife, white_part
 from nediff.noise.level import level_of
+from nediff.noise.whiteness import Whiteness
 from nediff.runs import load_config
 from tests.command import nediff, succeeded
 from tests.pictures import ALL, clean, measured, noisy
@@ -206,6 +207,17 @@ def test_the_kernel_of_correlated_noise() -> None:
     true = BLUR / np.sqrt(np.square(BLUR).sum())
     assert np.allclose(kernel[2:5, 2:5], true, atol=0.04)
     assert abs(kernel[0]).max() < 0.05
+
+
+def test_the_correlation_told_is_that_of_the_fit_that_found_it() -> None:
+    """The fit with all lags can be lost (−1.5 is none) where that of neighbours is sure."""
+    lost, surer = np.full((4, 4), -1.5), np.array([[1.0, 0.36], [0.24, 0.09]])
+    unknown, small = np.full((4, 4), np.inf), np.full((2, 2), 0.01)
+    found = Whiteness(lost, unknown, surer, small, 1.0)
+    assert not found.white
+    assert found.neighbours == (0.36, 0.24)
+    far = np.outer([1, 0.7, 0.3, 0.05], [1, 0.7, 0.3, 0.05])
+    assert Whiteness(far, 0 * far + 0.02, surer, small, 1.0).neighbours == (0.7, 0.7)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -100,7 +100,8 @@ def test_crops_of_samples_are_parts_of_them_and_cover_them() -> None:
 
 
 def test_the_budget_of_sampling_is_a_share_of_that_of_training() -> None:
-    assert pixels_to_sample(1000, 16, 40) == pytest.approx(1000 * 16 * 40**2 / 25, rel=1e-9)
+    recipe = recipe_named("default")
+    assert pixels_to_sample(recipe, 1000, 16, 40) == pytest.approx(1000 * 16 * 40**2 / 25, rel=1e-9)
 
 
 def test_a_run_rehearses_from_its_start_on_and_keeps_what_it_drew(

@@ -345,7 +345,7 @@ def test_a_signal_saves_and_the_run_can_go_on(
     command = ("train", data, "--sigma", SIGMA, "--out", run, *LONG)
     with start(*command) as process:
         assert process.stderr is not None
-        heard = next(line for line in process.stderr if line.startswith("step 10:"))
+        heard = next(line for line in process.stderr if line.startswith("step 50:"))
         process.send_signal(number)
         rest = process.stderr.read()
     assert process.returncode == 128 + number, heard + rest

@@ -16,6 +16,7 @@ from nediff.operators import LinearOperator
 from nediff.problem import Problem
 from nediff.training.batches import BatchSource
 from nediff.training.ema import EMA
+from nediff.training.fitting import look_every, peak_rate, steps_in
 from nediff.training.optimizer import build_optimizer, orthogonalise
 from nediff.training.schedule import learning_rate
 from nediff.training.validation import SureValidation
@@ -239,3 +240,22 @@ def test_validation_is_the_error_estimated_without_truth() -> None:
     truth = -10 * math.log10(0.2**2 * 0.2**2 + 0.8**2 * 0.1**2)
     assert found == pytest.approx(truth, abs=0.15)  # 98 304 pixels: 5 standard errors in dB
     assert found == validation.estimated_psnr(shrink)
+
+
+@pytest.mark.parametrize("seconds", [10.0, 60.0, 240.0, 1200.0])
+def test_a_budget_holds_the_steps_and_the_looks_that_come_with_them(seconds: float) -> None:
+    per_step, per_look = 0.2, 1.4
+
+    def takes(steps: int) -> float:
+        return steps * per_step + per_look * math.ceil(steps / look_every(steps))
+
+    steps = steps_in(seconds, per_step, per_look)
+    assert takes(steps) <= seconds + 2 * per_look  # a last part counts as a whole one
+    assert takes(steps + 1) > seconds - 2 * per_look
+
+
+def test_short_runs_learn_at_a_higher_rate_and_long_ones_as_ever() -> None:
+    assert peak_rate(10_000, "muon") == peak_rate(1500, "muon") == 1e-3
+    assert peak_rate(600, "muon") == pytest.approx(1e-3 * 2.5**0.5)
+    assert peak_rate(375, "muon") == peak_rate(1, "muon") == 2e-3
+    assert peak_rate(1, "adam") == 1e-3

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nediff.app.training import Look, State
+from nediff.diagnosis.diagnose import Noise
 from nediff.report.pictures import data_uri, to_picture
 
 Image = NDArray[np.float32]
@@ -96,7 +97,7 @@ def diagnosis(looked: Look, command: str) -> str:
             f"data's units, ± {sigma.total_error / max(sigma.value, 1e-12):.1%}",
         ),
         (noise.whiteness.verdict, "noise of neighbouring pixels"),
-        ("by the signal" if noise.signal.dependent else "the same", "noise in bright and dark"),
+        (_by_signal(noise), "noise in bright and dark places"),
     ]
     if expected is not None:
         facts.append(
@@ -120,3 +121,10 @@ def diagnosis(looked: Look, command: str) -> str:
         f"{escape(summary.range_chosen)}.</p><dl>{cards}</dl>{warned}"
         f"<p>The same in a terminal: <code>{escape(command)}</code></p></div>"
     )
+
+
+def _by_signal(noise: Noise) -> str:
+    """Whether it depends on the signal, and whether photons explain that."""
+    if not noise.signal.dependent:
+        return "the same"
+    return "grows, as that of photons" if noise.of_photons else "depends on the signal"

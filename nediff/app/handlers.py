@@ -66,7 +66,7 @@ def arrive(session: Session, model: Model, file: Path, page: int = 0) -> Arrived
     restorer = model.restorer(opened)
     most = largest_sigma(restorer)
     known = model.estimable and model.needs_sigma
-    found = estimated_sigma(opened, model.colour) if known else None
+    found = estimated_sigma(opened, restorer) if known else None
     sigma = model.sigma
     if sigma is None and found is not None:
         sigma = _told(found, most)
@@ -91,10 +91,11 @@ def estimate(session: Session, model: Model) -> tuple[str, float]:
     """(words, σ) of the noise of the image at hand, at most what the model takes."""
     if session.opened is None:
         raise NediffError("Drop an image first.")
-    found = estimated_sigma(session.opened, model.colour)
+    restorer = model.restorer(session.opened)
+    found = estimated_sigma(session.opened, restorer)
     if found is None:
         raise NediffError(UNKNOWN)
-    most = largest_sigma(model.restorer(session.opened))
+    most = largest_sigma(restorer)
     kind = "white" if found.white else "correlated"
     words = f"σ = {plus_minus(found.value, found.error)} of the range; the noise looks {kind}."
     return words + _too_much(found, most), _told(found, most)
@@ -124,7 +125,7 @@ def _noise_words(opened: Opened, model: Model, found: Level | None, most: float)
     if model.sigma is not None:
         words = f"The run was trained at σ = {model.sigma:.4g}. {words}"
     words += _too_much(found, most)
-    if not found.white and model.colour is None:
+    if not found.white and model.white:
         words += (
             " It goes on from pixel to pixel, as in pictures that were compressed, resized or "
             "developed by a camera; made for white noise, this model will leave some of it, and "

@@ -8,7 +8,7 @@ from pathlib import Path
 from nediff.app.opening import Opened
 from nediff.data import IntensityRange, StabilisedRange
 from nediff.errors import NediffError
-from nediff.operators import Colour, Coloured
+from nediff.operators import Coloured
 from nediff.pretrained import load_pretrained
 from nediff.restorer import MOST_NOISE, Restorer
 
@@ -44,10 +44,9 @@ class Model:
         return self.run is None or self.run.problem.kind in ("denoising", "blur")
 
     @property
-    def colour(self) -> Colour | None:
-        """Of the noise of the training, where it was correlated."""
-        operator = None if self.run is None else self.run.problem.operator
-        return operator.colour if isinstance(operator, Coloured) else None
+    def white(self) -> bool:
+        """Whether it was made for noise that does not go on from pixel to pixel."""
+        return self.run is None or not isinstance(self.run.problem.operator, Coloured)
 
     def restorer(self, opened: Opened) -> Restorer:
         """The one for an image of so many channels."""

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from nediff.data import ImageFile, IntensityRange, choose_range, list_files, open_measurements
 from nediff.errors import NediffError
-from nediff.noise import levels_by_colour, typical_level
-from nediff.operators import Colour
+from nediff.levels import estimated_levels
+from nediff.noise import typical_level
+from nediff.operators import Coloured
+from nediff.restorer import Restorer
 
 MOST_PIXELS = 2**24
 """Of an image on the page: samples of it are kept in memory. The command line has no bound."""
@@ -94,17 +96,17 @@ class Level:
     white: bool
 
 
-def estimated_sigma(opened: Opened, colour: Colour | None = None) -> Level | None:
+def estimated_sigma(opened: Opened, restorer: Restorer | None = None) -> Level | None:
     """How strong the noise is, told from the image itself; None where there is no telling.
 
     An image too small or too full of texture has no place to tell it from. Compressed, resized or
-    filtered ones have correlated noise, of which all is counted; where its ``colour`` is known,
-    by that.
+    filtered ones have correlated noise, of which all is counted; where the run of the
+    ``restorer`` had such noise, as that tells it.
     """
     images = open_measurements(opened.values[None], axes="NCHW", range=opened.range)
     try:
-        if colour is not None:
-            (value,) = levels_by_colour(images, colour)
+        if restorer is not None and isinstance(restorer.problem.operator, Coloured):
+            (value,) = estimated_levels(restorer, images)
             return Level(value, COLOURED_ERROR * value, white=False)
         noise = typical_level(images)
     except NediffError:

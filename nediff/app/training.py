@@ -15,7 +15,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,22 @@ LAST_WORDS = 2.0
 """Seconds to wait for what a process that has ended wrote last."""
 
 
+Kind = Literal["found", "even", "photons", "correlated"]
+"""What the noise of a training is said to be; "found" leaves it to the images."""
+KINDS: list[tuple[str, Kind]] = [
+    ("As the images say", "found"),
+    ("The same in bright and dark places", "even"),
+    ("Grows with the signal, as that of photons", "photons"),
+    ("Goes on from pixel to pixel", "correlated"),
+]
+_UNTOLD = {
+    "even": ["--sigma", "auto"],
+    "photons": ["--gain", "auto"],
+    "correlated": ["--sigma", "correlated"],
+}
+"""Where the user says other than the diagnosis, `train` estimates how strong it is."""
+
+
 @dataclass(frozen=True)
 class Look:
     """What was found in a folder of noisy images, and a square of one of them to watch."""
@@ -44,14 +60,32 @@ class Look:
     found: Diagnosis
 
     @property
-    def options(self) -> list[str]:
-        """How `train` is told of the noise, as the diagnosis advises."""
+    def advised(self) -> Kind:
+        """The kind of noise that the diagnosis recommends to train for."""
+        first, second = self.options()[:2]
+        if first == "--gain":
+            return "photons"
+        return "correlated" if second == "correlated" else "even"
+
+    @property
+    def words(self) -> str:
+        """Of the noise, for the page."""
+        (words,) = [words for words, kind in KINDS if kind == self.advised]
+        return (
+            f"This is what the images say of themselves. Their noise: {words[0].lower()}{words[1:]}"
+            ". Training takes it so, unless you say otherwise under “Noise”."
+        )
+
+    def options(self, kind: Kind = "found") -> list[str]:
+        """How `train` is told of the noise: as the diagnosis advises, or of another kind."""
+        if kind != "found" and kind != self.advised:
+            return _UNTOLD[kind]
         words = shlex.split(self.found.command)  # nediff train DATA ... --out runs/restorer
         return words[3:-2]
 
-    def command(self, out: str, minutes: float | None) -> str:
+    def command(self, out: str, minutes: float | None, kind: Kind = "found") -> str:
         """What one would type for the training of the page."""
-        words = ["nediff", "train", self.source, *self.options, "--out", out.strip()]
+        words = ["nediff", "train", self.source, *self.options(kind), "--out", out.strip()]
         return shlex.join([*words, "--minutes", f"{minutes or 0.0:g}"])
 
 

@@ -7,7 +7,7 @@ import gradio as gr
 
 from nediff.app import drawing
 from nediff.app.complaint import complaint
-from nediff.app.training import State, Trainings, look, preview
+from nediff.app.training import KINDS, Kind, Look, State, Trainings, look, preview
 from nediff.errors import NediffError
 
 Outputs = dict[Any, Any]
@@ -28,6 +28,7 @@ class _Training:
                     lines=1,
                 )
                 self.look = gr.Button("Look at the images", elem_id="nediff-look")
+                self.noise = gr.Radio(KINDS, value="found", label="Noise", elem_id="nediff-noise")
                 self.out = gr.Textbox(
                     "runs/restorer", label="Folder for the run", elem_id="nediff-out", lines=1
                 )
@@ -51,7 +52,7 @@ class _Training:
                 self.previews = gr.HTML(elem_id="nediff-previews", padding=False)
                 self.curve = gr.HTML(elem_id="nediff-curve", padding=False)
                 self.found = gr.HTML(elem_id="nediff-found", padding=False)
-        self.options = gr.State(None)
+        self.known = gr.State(None)
         self.first = gr.State(None)
         self.seen = gr.State(None)
         self.timer = gr.Timer(SECONDS, active=False)
@@ -70,39 +71,41 @@ def _bad(parts: _Training, error: Exception) -> Outputs:
 
 
 def _wire_look(parts: _Training) -> None:
-    def looked(source: str, out: str, minutes: float | None) -> Outputs:
+    def looked(source: str, out: str, minutes: float | None, noise: Kind) -> Outputs:
         try:
             found = look(source)
         except Exception as error:
-            return _bad(parts, error) | {parts.found: "", parts.options: None}
-        words = drawing.message("This is what the images say of themselves.")
-        shown = drawing.diagnosis(found, found.command(out, minutes))
-        told = (found.source, found.options)
-        return {parts.words: words, parts.found: shown, parts.options: told}
+            return _bad(parts, error) | {parts.found: "", parts.known: None}
+        shown = drawing.diagnosis(found, found.command(out, minutes, noise))
+        words = drawing.message(found.words)
+        return {parts.words: words, parts.found: shown, parts.known: found}
 
-    changed = [parts.words, parts.found, parts.options]
-    settings = [parts.source, parts.out, parts.minutes]
+    def chosen(known: Look | None, out: str, minutes: float | None, noise: Kind) -> str:
+        return "" if known is None else drawing.diagnosis(known, known.command(out, minutes, noise))
+
+    changed = [parts.words, parts.found, parts.known]
+    settings = [parts.source, parts.out, parts.minutes, parts.noise]
     for asked in (parts.look.click, parts.source.submit):
         asked(looked, settings, changed, show_progress="minimal", concurrency_limit=2)
+    settings = [parts.known, *settings[1:]]
+    parts.noise.input(chosen, settings, parts.found, show_progress="hidden")
 
 
 def _wire_buttons(parts: _Training, trainings: Trainings) -> None:
     changed = [parts.words, parts.timer, parts.first, parts.seen, parts.progress, parts.found]
-    changed += [parts.options, parts.previews, parts.curve]
+    changed += [parts.known, parts.previews, parts.curve]
     begun = {parts.timer: gr.Timer(active=True), parts.first: None, parts.seen: None}
     begun |= {parts.previews: "", parts.curve: ""}
 
     def start(
-        source: str, out: str, minutes: float | None, known: tuple[str, list[str]] | None
+        source: str, out: str, minutes: float | None, noise: Kind, known: Look | None
     ) -> Outputs:
         try:
-            shown: Outputs = {}
-            if known is None or known[0] != source.strip():
-                found = look(source)
-                known = (found.source, found.options)
-                typed = found.command(out, minutes)
-                shown = {parts.found: drawing.diagnosis(found, typed), parts.options: known}
-            trainings.start(known[0], out, minutes or 0.0, known[1])
+            if known is None or known.source != source.strip():
+                known = look(source)
+            typed = known.command(out, minutes, noise)
+            shown: Outputs = {parts.found: drawing.diagnosis(known, typed), parts.known: known}
+            trainings.start(known.source, out, minutes or 0.0, known.options(noise))
         except Exception as error:
             return _bad(parts, error)
         bar = drawing.progress_bar(0, "starting: measuring how fast this computer is")
@@ -125,7 +128,7 @@ def _wire_buttons(parts: _Training, trainings: Trainings) -> None:
             words = "Stopping: it finishes the step at hand and saves."
         return {parts.words: drawing.message(words)}
 
-    settings = [parts.source, parts.out, parts.minutes, parts.options]
+    settings = [parts.source, parts.out, parts.minutes, parts.noise, parts.known]
     parts.start.click(start, settings, changed, show_progress="minimal", concurrency_limit=2)
     parts.resume.click(resume, [parts.source, parts.out], changed, show_progress="hidden")
     parts.stop.click(stop, parts.out, parts.words, show_progress="hidden")

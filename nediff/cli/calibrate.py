@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nediff.cli.console import counting, refuse_json_folder, results, say, write_json
 from nediff.cli.evaluate import open_for, print_pairs, refuse_mismatch, trimmed, with_needed_levels
-from nediff.cli.inputs import refuse_misfits
+from nediff.cli.inputs import load_run, refuse_misfits
 from nediff.cli.levels import Level
 from nediff.correction import CALIBRATION_FILE, Conformal, Correction, save_correction
 from nediff.data import Measurements, StabilisedRange, Units
@@ -33,7 +33,7 @@ class CalibrateRequest:
 def run_calibrate(request: CalibrateRequest) -> None:
     """Find the correction, store it in the run, and say what it changed."""
     refuse_json_folder(request.json_file)
-    restorer = Restorer.load(request.run)
+    restorer = load_run(request.run, request.images)
     noisy, clean = _opened(restorer, request)
     with counting("calibrating") as report:
         found = calibrate(restorer, noisy, request.seed, report)

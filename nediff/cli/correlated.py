@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nediff.cli.console import say
+from nediff.cli.console import counting, say
 from nediff.data import Measurements
 from nediff.errors import NediffError
-from nediff.operators import Coloured
 from nediff.problem import Problem
+from nediff.restorer import Restorer
 
 
 def correlated_noise(
@@ -26,26 +26,24 @@ def correlated_noise(
         f"correlated noise, estimated from the data: correlation of neighbours {across:+.2f}, "
         "with a level for each image (sigmas.csv of the run)"
     )
-    largest = max(found.sigmas)
-    return images.with_sigmas(found.sigmas), Problem.denoising(
-        largest, problem.channels, found.colour
-    )
+    problem = Problem.denoising(max(found.sigmas), problem.channels, found.colour)
+    return images.with_sigmas(found.sigmas), problem
 
 
-def with_estimated_levels(images: Measurements, problem: Problem) -> Measurements:
+def with_estimated_levels(images: Measurements, restorer: Restorer) -> Measurements:
     """The images with the level of each, by the colour that the noise of the run has.
 
     A run that found out its noise by itself can do the same for new images.
     """
-    from nediff.noise import levels_by_colour
+    from nediff.levels import estimated_levels
 
-    assert isinstance(problem.operator, Coloured)
-    found = images.with_sigmas(levels_by_colour(images, problem.operator.colour))
+    with counting("looking at the noise") as report:
+        found = images.with_sigmas(estimated_levels(restorer, images, report))
     assert found.sigmas is not None
     least, largest = (f"{s:.4g}" for s in (found.sigmas.least, found.sigmas.largest))
     level = least if least == largest else f"{least} to {largest}"
     say(
-        f"noise of each image estimated by the colour of the run's: σ = {level} of the range; "
+        f"noise of each image estimated by the run's: σ = {level} of the range; "
         "--sigma says otherwise"
     )
     return found

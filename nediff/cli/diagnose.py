@@ -46,6 +46,8 @@ def run_diagnose(request: DiagnoseRequest) -> None:
         write_diagnosis(found, request.data, request.html_file)
     for line in lines_of(found):
         say(line, results)
+    if request.html_file is not None:
+        say(f"\nThe page is at {request.html_file.resolve()}")
 
 
 def lines_of(found: Diagnosis) -> Iterator[str]:

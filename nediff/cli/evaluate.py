@@ -10,7 +10,7 @@ from rich.table import Table
 
 from nediff.cli.console import counting, refuse_json_folder, results, say, write_json
 from nediff.cli.correlated import with_estimated_levels
-from nediff.cli.inputs import refuse_misfits, simulated
+from nediff.cli.inputs import load_run, refuse_misfits, simulated
 from nediff.cli.levels import Level, Simulated, in_words, sigmas_of, with_levels
 from nediff.cli.operator import refuse_small
 from nediff.data import (
@@ -59,7 +59,7 @@ class EvaluateRequest:
 def run_evaluate(request: EvaluateRequest) -> None:
     """Measure, print a table, and write the JSON if asked for."""
     refuse_json_folder(request.json_file)
-    restorer = Restorer.load(request.run)
+    restorer = load_run(request.run, request.images)
     result = measure(restorer, request)
     write_json(result.to_dict(), request.json_file)
     _print(result, restorer.problem.kind, isinstance(restorer.range, StabilisedRange))
@@ -133,7 +133,7 @@ def with_needed_levels(
 ) -> Measurements:
     """The measurements with their noise levels: given, or estimated where the run did so itself."""
     if sigma is None and restorer.config.operator.coloured:
-        return with_estimated_levels(noisy, restorer.problem)
+        return with_estimated_levels(noisy, restorer)
     return with_levels(noisy, _needed_level(restorer, run, sigma), units)
 
 
@@ -275,7 +275,9 @@ def _warn_of_disagreement(result: Evaluation, kind: str, stabilised: bool) -> No
 def print_pairs(pairs: Revealed, words: str = "") -> None:
     """error²/variance by classes of predicted variance."""
     known = pairs.true_ratio is not None
-    table = Table(title=f"{words} error²/variance by predicted variance, from recorrupted pairs")
+    title = f"{words} error²/variance by predicted variance, from recorrupted pairs"
+    say(title.strip(), results)  # that of a table would be broken at its width
+    table = Table()
     for column in ("variance / σ²", "without truth", "by the truth")[: 3 if known else 2]:
         table.add_column(column, justify="right")
     rows: list[tuple[str, SpreadClass | Revealed]] = [("all", pairs)]

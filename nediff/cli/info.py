@@ -48,7 +48,9 @@ def run_compare(request: CompareRequest) -> None:
         raise NediffError("Comparing needs at least two different runs.")
     summaries = [_described(run) for run in request.runs]
     figures: list[Evaluation] = []
-    if request.on is not None:
+    if request.on is None:
+        _warn_if_incomparable(summaries)
+    else:
         _refuse_incomparable(summaries, request.on)
         for run in request.runs:
             say(f"evaluating {run}")
@@ -69,24 +71,57 @@ def _described(run: Path) -> RunSummary:
     return describe_run(run)
 
 
+Differing = tuple[str, Callable[[RunSummary], object], str]
+"""What runs may differ in: its name, what it is, and what can be done about it."""
+
+_IN_THEMSELVES: list[Differing] = [
+    ("operators", lambda s: s.operator, ""),
+    ("channels", lambda s: s.channels, ""),
+    ("intensity ranges", lambda s: s.range, "; train them with the same --range"),
+]
+_IN_NOISE: Differing = (
+    "noise levels",
+    lambda s: (s.sigma_least, s.sigma),
+    "; say how noisy the images are with --sigma",
+)
+
+
+def _differ(summaries: Sequence[RunSummary], of: Callable[[RunSummary], object]) -> bool:
+    return any(of(summary) != of(summaries[0]) for summary in summaries)
+
+
 def _refuse_incomparable(summaries: Sequence[RunSummary], on: EvaluateRequest) -> None:
     """The same measurements in the same units, or figures side by side would mislead."""
-    differing: list[tuple[str, Callable[[RunSummary], object], str]] = [
-        ("operators", lambda s: s.operator, ""),
-        ("channels", lambda s: s.channels, ""),
-        ("intensity ranges", lambda s: s.range, "; train them with the same --range"),
-    ]
-    if on.sigma is None:
-        advice = "; say how noisy the images are with --sigma"
-        differing.append(("noise levels", lambda s: (s.sigma_least, s.sigma), advice))
-    for words, of, advice in differing:
-        values = [of(summary) for summary in summaries]
-        if any(value != values[0] for value in values):
+    for words, of, advice in [*_IN_THEMSELVES, *([_IN_NOISE] if on.sigma is None else [])]:
+        if _differ(summaries, of):
             listed = ", ".join(f"{s.run}: {of(s)}" for s in summaries)
             raise NediffError(
                 f"These runs have different {words} ({listed}), so figures on the same images "
                 f"cannot be compared{advice}."
             )
+
+
+def _warn_if_incomparable(summaries: Sequence[RunSummary]) -> None:
+    """The PSNR of each run is of its own held-out images, and of their noise."""
+    if all(s.estimated_psnr is None for s in summaries):
+        return
+    own: list[tuple[str, Callable[[RunSummary], object]]] = [
+        *((words, of) for words, of, _ in (*_IN_THEMSELVES, _IN_NOISE)),
+        ("data", lambda s: (Path(s.source).resolve(), s.fingerprint)),
+        ("seeds, which choose the images held out", lambda s: s.seed),
+    ]
+    found = [words for words, of in own if _differ(summaries, of)]
+    if not found:
+        return
+    how = ""
+    if not any(_differ(summaries, of) for _, of, _ in _IN_THEMSELVES):
+        sigma = " and --sigma" if _IN_NOISE[0] in found else ""
+        how = f"; --images{sigma} evaluates them on the same measurements"
+    listed = ", ".join(found[:-1]) + " and " * (len(found) > 1) + found[-1]
+    say(
+        f"Careful: these runs have different {listed}, so their held-out PSNRs cannot be "
+        f"compared{how}."
+    )
 
 
 _ROWS: list[tuple[str, Callable[[RunSummary], str]]] = [

@@ -1,14 +1,27 @@
-"""Measurements beside the instrument, compared under a progress bar (data/settle.py)."""
+"""What a command is given: the run, and measurements beside its instrument (data/settle.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 from nediff.cli.console import counting
 from nediff.data import ImageFile, Measurements, Scan, Sigmas, StabilisedRange, settle
 from nediff.data.scan import Progress
+from nediff.errors import NediffError
 from nediff.problem import Problem
+from nediff.restorer import Restorer
+from nediff.runs import holds_run
+
+
+def load_run(run: Path, images: str) -> Restorer:
+    """The run that is named before the images, or a sentence where it is named after them."""
+    if holds_run(Path(images)) and not holds_run(run):
+        raise NediffError(
+            f"{images} is a run folder and {run} is not: name the run first, then the images."
+        )
+    return Restorer.load(run)
 
 
 def refuse_misfits(files: Sequence[ImageFile], problem: Problem) -> Scan | None:

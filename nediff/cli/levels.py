@@ -89,12 +89,12 @@ def estimated_level(images: Measurements, kind: str) -> Estimate:
         )
     noise = typical_level(images)
     found = noise.sigma if noise.signal.dependent else level_of(noise.blocks).sigma
-    _say_found(found, "`nediff diagnose` says whether it is white and the same everywhere")
     if not found.value > 0:
         raise NediffError(
             "No white noise was found in these images; if theirs is correlated (`nediff diagnose` "
             "says so), train with --sigma correlated, else give --sigma."
         )
+    _say_found(found, "`nediff diagnose` says whether it is white and the same everywhere")
     if noise.signal.grows:
         say(
             "Careful: it grows with the signal, and this is its middle; --gain auto instead of "
@@ -112,9 +112,13 @@ def middle_level(images: Measurements) -> float:
     from nediff.noise import typical_level
 
     noise = typical_level(images)
-    _say_found(noise.sigma, "--sigma says it better if you know it")
     if not noise.sigma.value > 0:
-        raise NediffError("No noise was found in these images; if there is some, give --sigma.")
+        raise NediffError(
+            "No noise was found in these images. If there is some, a camera may have smoothed it "
+            "(`nediff diagnose` says so), and a run of your own, `nediff train --sigma "
+            "correlated`, is made for that; else give --sigma."
+        )
+    _say_found(noise.sigma, "--sigma says it better if you know it")
     kinds = [
         "correlated between neighbours" if not noise.whiteness.white else "",
         "not the same in dark and bright places" if noise.signal.dependent else "",
@@ -129,14 +133,17 @@ def middle_level(images: Measurements) -> float:
 
 
 def warn_if_correlated(images: Measurements, kind: str) -> None:
-    """A word where the noise that is said to be white is not; of few or small images, silence."""
+    """A word where the noise that is said to be white is not; of few or small images, silence.
+
+    It is looked at as `nediff diagnose` does, so that the two never contradict each other.
+    """
+    from nediff.noise import typical_level
     from nediff.noise.blocks import SIDE
-    from nediff.noise.whiteness import estimate_whiteness
 
     curved = isinstance(images.range, StabilisedRange)
     if kind != "denoising" or curved or images.remote or images.min_size < 4 * SIDE:
         return
-    found = estimate_whiteness(images)
+    found = typical_level(images).whiteness
     if not found.white:
         across, down = found.neighbours
         say(
@@ -184,6 +191,11 @@ def sigmas_of(
 ) -> Sigmas:
     """The noise level of every image of ``files``, in unit range."""
     if isinstance(level, float):
+        if level > 1 and units == "fraction" and level < range.scale:
+            raise NediffError(
+                f"The noise level σ = {level:g} is larger than the intensity range {range.low:g} "
+                f"to {range.high:g}; if it is in the units of the pixels, say --units data."
+            )
         sigma = sigma_to_unit(level, units, range)
         return Sigmas({name: sigma for _, name in image_names(files)})
     scale = 1.0 if units == "fraction" else range.scale

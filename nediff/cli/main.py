@@ -45,6 +45,7 @@ from nediff.cli.options import (
     UnitsName,
     UnitsOption,
 )
+from nediff.cli.shown import Command, Commands, one_of
 from nediff.cli.signals import Interrupted, handling, interrupt
 from nediff.cli.usage import USAGE_ERROR, typed, usage_sentence
 from nediff.errors import NediffError, NediffWarning
@@ -52,6 +53,7 @@ from nediff.processes import first, first_to_say, launched
 
 app = typer.Typer(
     name="nediff",
+    cls=Commands,
     help="Restore images, with error bars, learned from your noisy images alone.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -93,56 +95,68 @@ def _main(
         reuse_large_blocks()
 
 
-@app.command()
+@app.command(cls=Command)
 def train(
     context: typer.Context,
     data: Annotated[
         str,
         typer.Argument(
-            help="Noisy images: a folder, a glob or one file; or shards (.tar), also at a URL."
+            metavar="DATA",
+            help="Noisy images: a folder, a glob or one file; or shards (.tar), also at a URL.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The run folder to write.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The run folder to write.")],
     sigma: ToldOption = None,
     units: UnitsOption = UnitsName.fraction,
     minutes: Annotated[
         Optional[float],  # noqa: UP045
-        typer.Option(help="Time budget; 20 unless --steps is given."),
+        typer.Option(metavar="NUMBER", help="Time budget; 20 unless --steps is given."),
     ] = None,
     steps: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="Number of training steps, instead of a time."),
+        typer.Option(metavar="NUMBER", min=1, help="Number of training steps, instead of a time."),
     ] = None,
     recipe: Annotated[
         str,
         typer.Option(
+            metavar="NAME",
             help="default, paper (NE-SURE), sure, or supervised; for denoising also cd, with an "
-            "operator ei, with a mask ambient."
+            "operator ei, with a mask ambient.",
         ),
     ] = "default",
-    size: Annotated[Size, typer.Option(help="Network size.")] = Size.small,
+    size: Annotated[
+        Size, typer.Option(metavar="NAME", help=f"Network size: {one_of(Size)}.")
+    ] = Size.small,
     kind: Annotated[
         Optional[Kind],  # noqa: UP045
         typer.Option(
-            help="Network kind; unrolled uses the operator itself, several times. Unless told, "
-            "what does best with the operator."
+            metavar="NAME",
+            help=f"Network kind: {one_of(Kind)}; unrolled uses the operator itself, several times. "
+            "Unless told, what does best with the operator.",
         ),
     ] = None,
-    crop: Annotated[int, typer.Option(min=16, help="Side of the training crops.")] = 40,
+    crop: Annotated[
+        int, typer.Option(metavar="PIXELS", min=16, help="Side of the training crops.")
+    ] = 40,
     batch: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="Crops per step: 16, or fewer whole measurements (MRI)."),
+        typer.Option(
+            metavar="NUMBER", min=1, help="Crops per step: 16, or fewer whole measurements (MRI)."
+        ),
     ] = None,
     micro_batch: Annotated[
         Optional[int],  # noqa: UP045
         typer.Option(
+            metavar="NUMBER",
             min=1,
             help="Crops taken at once, where memory is short; the result does not depend on it.",
         ),
     ] = None,
     precision: Annotated[
         Precision,
-        typer.Option(help="Of the convolutions of a training step; bf16 is for GPUs."),
+        typer.Option(
+            metavar="NAME", help="Of the convolutions of a training step: fp32, or bf16 for GPUs."
+        ),
     ] = Precision.fp32,
     compiled: Annotated[
         bool,
@@ -155,9 +169,9 @@ def train(
     simulate: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
-            metavar="NUMBER|CSV|photons",
-            help="For experiments: DATA are clean; add noise of this level (photons: that of "
-            "--gain) once, by the seed.",
+            metavar="LEVEL",
+            help="For experiments: DATA are clean; add noise of this level (a number, a CSV file, "
+            "or photons: that of --gain) once, by the seed.",
         ),
     ] = None,
     gain: GainOption = None,
@@ -236,13 +250,15 @@ def _value(choice: Enum | None) -> str | None:
     return None if choice is None else str(choice.value)
 
 
-@app.command()
+@app.command(cls=Command)
 def diagnose(
-    data: Annotated[str, typer.Argument(help="Noisy images: a folder, a glob or one file.")],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Noisy images: a folder, a glob or one file.")
+    ],
     json_file: JsonOption = None,
     html_file: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--html", help="Write a page with charts to this file."),
+        typer.Option("--html", metavar="FILE", help="Write a page with charts to this file."),
     ] = None,
     range_: RangeOption = None,
     axes: AxesOption = None,
@@ -260,17 +276,20 @@ def diagnose(
     run_diagnose(DiagnoseRequest(data, json_file, html_file, range_, axes, seed))
 
 
-@app.command()
+@app.command(cls=Command)
 def restore(
     run: Annotated[
-        Path, typer.Argument(help="A run folder made by `nediff train`; not with --pretrained.")
+        Path,
+        typer.Argument(
+            metavar="RUN", help="A run folder made by `nediff train`; not with --pretrained."
+        ),
     ],
     images: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Argument(help="Noisy images: a folder, a glob or one file."),
+        typer.Argument(metavar="IMAGES", help="Noisy images: a folder, a glob or one file."),
     ] = None,
     *,
-    out: Annotated[Path, typer.Option(help="Where to write.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write.")],
     pretrained: Annotated[
         bool,
         typer.Option(
@@ -282,9 +301,11 @@ def restore(
     samples: SamplesOption = 0,
     steps: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option(min=2, help="Noise levels per sample."),
+        typer.Option(metavar="NUMBER", min=2, help="Noise levels per sample."),
     ] = None,
-    solver: Annotated[Solver, typer.Option(help="Posterior solver.")] = Solver.dpm2m,
+    solver: Annotated[
+        Solver, typer.Option(metavar="NAME", help=f"Posterior solver: {one_of(Solver)}.")
+    ] = Solver.dpm2m,
     sigma: SigmaOption = None,
     units: UnitsOption = UnitsName.fraction,
     seed: SeedOption = 0,
@@ -295,6 +316,7 @@ def restore(
     tile: Annotated[
         Optional[int],  # noqa: UP045
         typer.Option(
+            metavar="PIXELS",
             min=64,
             help="Large images are restored in squares of this side: 768 unless told. Smaller ones "
             "need less memory and more time; the result is the same.",
@@ -341,20 +363,26 @@ def restore(
     )
 
 
-@app.command()
+@app.command(cls=Command)
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder made by `nediff train`.")],
-    images: Annotated[str, typer.Argument(help="Noisy images (clean ones with --simulate).")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder made by `nediff train`.")
+    ],
+    images: Annotated[
+        str, typer.Argument(metavar="IMAGES", help="Noisy images (clean ones with --simulate).")
+    ],
     clean: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(help="The same images without noise, in the same order of names."),
+        typer.Option(
+            metavar="CLEAN", help="The same images without noise, in the same order of names."
+        ),
     ] = None,
     simulate: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
-            metavar="NUMBER|CSV|photons",
-            help="IMAGES are clean: corrupt them once with this noise level, or the photons and "
-            "read noise of the run.",
+            metavar="LEVEL",
+            help="IMAGES are clean: corrupt them once with noise of this level (a number, a CSV "
+            "file, or photons: as the run knows them).",
         ),
     ] = None,
     sigma: SigmaOption = None,
@@ -385,13 +413,20 @@ def evaluate(
     )
 
 
-@app.command()
+@app.command(cls=Command)
 def calibrate(
-    run: Annotated[Path, typer.Argument(help="A run folder made by `nediff train`.")],
-    images: Annotated[str, typer.Argument(help="Noisy images that it was not trained on.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder made by `nediff train`.")
+    ],
+    images: Annotated[
+        str, typer.Argument(metavar="IMAGES", help="Noisy images that it was not trained on.")
+    ],
     clean: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(help="The same without noise, if you have some: intervals checked by it."),
+        typer.Option(
+            metavar="CLEAN",
+            help="The same without noise, if you have some: intervals checked by it.",
+        ),
     ] = None,
     sigma: SigmaOption = None,
     units: UnitsOption = UnitsName.fraction,
@@ -408,9 +443,11 @@ def calibrate(
     run_calibrate(CalibrateRequest(run, images, clean, level, units.value, seed, axes, json_file))
 
 
-@app.command()
+@app.command(cls=Command)
 def info(
-    run: Annotated[Path, typer.Argument(help="A run folder made by `nediff train`.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder made by `nediff train`.")
+    ],
     json_file: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -420,20 +457,27 @@ def info(
     run_info(run, json_file)
 
 
-@app.command()
+@app.command(cls=Command)
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Two run folders or more.", metavar="RUN...")],
+    runs: Annotated[list[Path], typer.Argument(help="Two run folders or more.", metavar="RUN")],
     images: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(help="Evaluate all of them on these noisy images (clean with --simulate)."),
+        typer.Option(
+            metavar="IMAGES",
+            help="Evaluate all of them on these noisy images (clean with --simulate).",
+        ),
     ] = None,
     clean: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(help="The same images without noise, in the same order of names."),
+        typer.Option(
+            metavar="CLEAN", help="The same images without noise, in the same order of names."
+        ),
     ] = None,
     simulate: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(metavar="NUMBER|CSV|photons", help="--images are clean: corrupt them once."),
+        typer.Option(
+            metavar="LEVEL", help="--images are clean: corrupt them once; as of evaluate."
+        ),
     ] = None,
     sigma: SigmaOption = None,
     units: UnitsOption = UnitsName.fraction,
@@ -467,10 +511,12 @@ def compare(
     run_compare(CompareRequest(tuple(runs), on, json_file))
 
 
-@app.command()
+@app.command(cls=Command)
 def demo(
-    out: Annotated[Path, typer.Option(help="Where to write the report.")] = Path("demo"),
-    minutes: Annotated[float, typer.Option(help="Training time.")] = 3.0,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write the report.")] = Path(
+        "demo"
+    ),
+    minutes: Annotated[float, typer.Option(metavar="NUMBER", help="Training time.")] = 3.0,
     json_file: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -480,20 +526,26 @@ def demo(
     run_demo(out, minutes, json_file)
 
 
-@app.command("app")
+@app.command("app", cls=Command)
 def open_app(
     run: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Argument(
-            help="A run folder made by `nediff train`; without it, the pretrained network."
+            metavar="RUN",
+            help="A run folder made by `nediff train`; without it, the pretrained network.",
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Who may visit: 127.0.0.1 is this computer, 0.0.0.0 everyone.")
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Who may visit: 127.0.0.1 is this computer, 0.0.0.0 everyone."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option(min=1, max=65535, help="A free one from 7860 on unless told."),
+        typer.Option(
+            metavar="NUMBER", min=1, max=65535, help="A free one from 7860 on unless told."
+        ),
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
     json_file: JsonOption = None,
@@ -509,31 +561,38 @@ def open_app(
     run_app(run, host, port, browser, json_file)
 
 
-@app.command()
+@app.command(cls=Command)
 def reproduce(
     name: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Argument(help="An experiment, or all; without it, a list of them."),
+        typer.Argument(metavar="NAME", help="An experiment, or all; without it, a list of them."),
     ] = None,
     scale: Annotated[
-        ScaleName, typer.Option(help="tiny: minutes. cpu: hours of two cores. paper: GPUs.")
+        ScaleName,
+        typer.Option(metavar="NAME", help="tiny: minutes. cpu: hours of two cores. paper: GPUs."),
     ] = ScaleName.tiny,
     out: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(help="Where results go; reproduced/SCALE unless told."),
+        typer.Option(metavar="FOLDER", help="Where results go; reproduced/SCALE unless told."),
     ] = None,
     runs: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(help="Where the trained networks go; OUT/runs unless told."),
+        typer.Option(metavar="FOLDER", help="Where the trained networks go; OUT/runs unless told."),
     ] = None,
     data: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(envvar="NEDIFF_DATA", help="The folder with the image sets (not for tiny)."),
+        typer.Option(
+            metavar="FOLDER",
+            envvar="NEDIFF_DATA",
+            help="The folder with the image sets (not for tiny).",
+        ),
     ] = None,
     weights: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(
-            envvar="NEDIFF_WEIGHTS", help="The folder with the networks of LPIPS and FID-768."
+            metavar="FOLDER",
+            envvar="NEDIFF_WEIGHTS",
+            help="The folder with the networks of LPIPS and FID-768.",
         ),
     ] = None,
     download: Annotated[
@@ -542,7 +601,9 @@ def reproduce(
             "--download", help="Without --weights: LPIPS and FID, their networks fetched."
         ),
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Pieces at a time, a process each.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(metavar="NUMBER", min=1, help="Pieces at a time, a process each.")
+    ] = 1,
     plan: Annotated[
         bool, typer.Option("--plan", help="Only list the pieces, their minutes and their state.")
     ] = False,
@@ -555,7 +616,7 @@ def reproduce(
     ] = False,
     piece: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(help="Only run this piece, and write no tables."),
+        typer.Option(metavar="NAME", help="Only run this piece, and write no tables."),
     ] = None,
     tables: Annotated[
         bool,

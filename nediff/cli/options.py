@@ -9,6 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from nediff.cli.console import be_quiet, prefer_json
+from nediff.cli.shown import one_of
 
 
 class UnitsName(str, Enum):
@@ -99,6 +100,13 @@ class Solver(str, Enum):
     paper = "paper"
 
 
+def a_seed(value: int | None) -> int | None:
+    """A whole number of 32 bits."""
+    if value is not None and not 0 <= value < 2**32:
+        raise typer.BadParameter(f"{value} is no seed; give one from 0 to {2**32 - 1}")
+    return value
+
+
 RangeOption = Annotated[
     Optional[tuple[float, float]],  # noqa: UP045 - typer needs it on Python 3.10
     typer.Option(
@@ -108,45 +116,56 @@ RangeOption = Annotated[
         "for integers; printed and recorded.",
     ),
 ]
+_LEVEL = (
+    "a number, as a fraction of the intensity range (or see --units); or a CSV file with the "
+    "columns name and sigma, a row for each image"
+)
 SigmaOption = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
-        metavar="NUMBER|CSV",
-        help="Noise level σ: a fraction of the intensity range, or see --units; or a CSV file "
-        "with the columns name and sigma, a row for each image.",
+        metavar="LEVEL",
+        help=f"Noise level σ: {_LEVEL}.",
     ),
 ]
 ToldOption = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
         "--sigma",
-        metavar="NUMBER|CSV|auto|learn|correlated",
-        help="Noise level σ: a fraction of the intensity range, or see --units; or a CSV file "
-        "with the columns name and sigma, a row for each image; or auto, to be estimated; or "
-        "learn, by a small network first; or correlated, estimated, for noise that goes on from "
-        "pixel to pixel.",
+        metavar="LEVEL",
+        help=f"Noise level σ: {_LEVEL}. Or auto: estimated. Or learn: by a small network first. "
+        "Or correlated: estimated, for noise that goes on from pixel to pixel.",
     ),
 ]
-UnitsOption = Annotated[UnitsName, typer.Option(help="What --sigma and --simulate are in.")]
-_PHOTONS = "Noise that depends on the signal (instead of --sigma), in the units of the data"
+UnitsOption = Annotated[
+    UnitsName,
+    typer.Option(
+        metavar="NAME",
+        help="What a noise level is in: fraction (of the range) or data (its units).",
+    ),
+]
+_PHOTONS = "Noise of photons, instead of --sigma, in the units of the data"
 GainOption = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
-        metavar="NUMBER|auto",
-        help="Data units per photon; auto, to be estimated with the read noise.",
+        metavar="NUMBER",
+        help="Where noise grows with the signal: data units per photon; or auto, to be estimated "
+        "with the read noise.",
         rich_help_panel=_PHOTONS,
     ),
 ]
 ReadNoiseOption = Annotated[
     Optional[float],  # noqa: UP045
     typer.Option(
+        metavar="NUMBER",
         help="Standard deviation of the noise without light; 0 unless told.",
         rich_help_panel=_PHOTONS,
     ),
 ]
 OffsetOption = Annotated[
     Optional[float],  # noqa: UP045
-    typer.Option(help="Mean value without light; 0 unless told.", rich_help_panel=_PHOTONS),
+    typer.Option(
+        metavar="NUMBER", help="Mean value without light; 0 unless told.", rich_help_panel=_PHOTONS
+    ),
 ]
 JsonOption = Annotated[
     Optional[Path],  # noqa: UP045
@@ -167,31 +186,41 @@ QuietOption = Annotated[
 TrackOption = Annotated[
     Optional[list[Tracker]],  # noqa: UP045
     typer.Option(
-        help="Also tell wandb (Weights & Biases), or TensorBoard the settings; may be repeated. "
+        metavar="NAME",
+        help="Also tell wandb (Weights & Biases), or tensorboard the settings; may be repeated. "
         "Curves for TensorBoard are always in the run folder.",
     ),
 ]
 AxesOption = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option(help="Order of the axes of arrays and stacks, such as NHWC, CHW or NHW."),
+    typer.Option(
+        metavar="LETTERS", help="Order of the axes of arrays and stacks, such as NHWC, CHW or NHW."
+    ),
 ]
 _OPERATOR = "The operator"
-SeedOption = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of all randomness.")]
+SeedOption = Annotated[
+    int, typer.Option(metavar="NUMBER", callback=a_seed, help="Seed of all randomness.")
+]
 SamplesOption = Annotated[
-    int, typer.Option(min=0, max=10_000, help="Posterior samples of each image, 0 for none.")
+    int,
+    typer.Option(
+        metavar="NUMBER", min=0, max=10_000, help="Posterior samples of each image, 0 for none."
+    ),
 ]
 """A million is a slip."""
 
 OperatorOption = Annotated[
     Optional[Operator],  # noqa: UP045
     typer.Option(
-        help="What DATA measure of the images; denoising unless told.",
+        metavar="NAME",
+        help=f"What DATA measure of the images: {one_of(Operator)}; denoising unless told.",
         rich_help_panel=_OPERATOR,
     ),
 ]
 MaskOption = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(
+        metavar="FILE",
         help="inpainting, mri: PNG, TIFF or NPY, nonzero where measured; for mri the sampled "
         "part of k-space (H, W), or its columns (W,), zero frequency in the middle.",
         rich_help_panel=_OPERATOR,
@@ -200,6 +229,7 @@ MaskOption = Annotated[
 MaskFractionOption = Annotated[
     Optional[float],  # noqa: UP045
     typer.Option(
+        metavar="NUMBER",
         help="inpainting, mri: instead, a random mask that measures this share of the pixels, "
         "or of the columns of k-space.",
         rich_help_panel=_OPERATOR,
@@ -208,8 +238,8 @@ MaskFractionOption = Annotated[
 MaskSeedOption = Annotated[
     Optional[int],  # noqa: UP045
     typer.Option(
-        min=0,
-        max=2**32 - 1,
+        metavar="NUMBER",
+        callback=a_seed,
         help="Seed of the random mask; 0 unless told.",
         rich_help_panel=_OPERATOR,
     ),
@@ -218,14 +248,16 @@ PatternOption = Annotated[
     Optional[Pattern],  # noqa: UP045
     typer.Option(
         case_sensitive=False,
-        help="demosaicing: the colours of the first 2 × 2 pixels. DATA are raw mosaics of one "
-        "channel, or three channels that are zero where not measured.",
+        metavar="NAME",
+        help=f"demosaicing: the colours of the first 2 × 2 pixels, {one_of(Pattern)}. DATA are "
+        "raw mosaics of one channel, or three channels that are zero where not measured.",
         rich_help_panel=_OPERATOR,
     ),
 ]
 KernelOption = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(
+        metavar="FILE",
         help="blur, super_resolution: what images are convolved with (NPY, TIFF or PNG), scaled "
         "to sum 1.",
         rich_help_panel=_OPERATOR,
@@ -234,6 +266,7 @@ KernelOption = Annotated[
 FactorOption = Annotated[
     Optional[int],  # noqa: UP045
     typer.Option(
+        metavar="NUMBER",
         help="super_resolution: how many times finer; without --kernel, pixels are means.",
         rich_help_panel=_OPERATOR,
     ),
@@ -241,13 +274,16 @@ FactorOption = Annotated[
 GroupOption = Annotated[
     Optional[Group],  # noqa: UP045
     typer.Option(
-        help="The invariance of the equivariance term; one chosen for the operator unless told.",
+        metavar="NAME",
+        help=f"The invariance of the equivariance term: {one_of(Group)}; one chosen for the "
+        "operator unless told.",
         rich_help_panel=_OPERATOR,
     ),
 ]
 EiOption = Annotated[
     Optional[float],  # noqa: UP045
     typer.Option(
+        metavar="NUMBER",
         help="Weight of the equivariance term; that of the recipe unless told.",
         rich_help_panel=_OPERATOR,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from nediff.cli.console import say
@@ -72,10 +73,11 @@ def estimated_photons(images: Measurements, untold: UntoldPhotons, kind: str) ->
         )
     found = estimate_signal_dependence(images)
     if not found.grows:
+        line = f"{found.gain:.3g} ± {found.gain_error:.2g} × value {found.constant:+.3g}"
+        seen = f" (variance = {line})" if math.isfinite(found.gain_error) else ""
         raise NediffError(
-            "The noise of these images does not grow with their signal, as far as can be seen "
-            f"(variance = {found.gain:.3g} ± {found.gain_error:.2g} × value "
-            f"{found.constant:+.3g}); try --sigma auto, and `nediff diagnose` for more."
+            "The noise of these images does not grow with their signal, as far as can be "
+            f"seen{seen}; try --sigma auto, and `nediff diagnose` for more."
         )
     noise = found.photons(untold.offset)
     words = f"--gain {noise.gain:.4g} --read-noise {noise.read_noise:.3g}"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nediff.cli.console import Pulse, bar, counting, refuse_json_folder, say, write_json
 from nediff.cli.correlated import with_estimated_levels
-from nediff.cli.inputs import refuse_misfits
+from nediff.cli.inputs import load_run, refuse_misfits
 from nediff.cli.large import LargeFile, out_of_memory, use_less_memory
 from nediff.cli.launch import use_all_devices
 from nediff.cli.ledger import Ledger, key_of
@@ -33,6 +33,7 @@ from nediff.data import (
     list_files,
     open_measurements,
     scan,
+    would_read,
     write_form,
 )
 from nediff.data.settle import magnitude
@@ -45,6 +46,9 @@ from nediff.runs import make_folder
 from nediff.sampling import PAPER_SETTINGS
 
 Page = NDArray[np.floating]
+
+MUCH_THE_SAME = 1.05
+"""Times the largest noise level of the training: more is worth a word."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +220,7 @@ def _shared_out(
 def _with_restorer(request: RestoreRequest) -> tuple[RestoreRequest, Restorer]:
     """What restores, and the request with its folder and, if it came along, its noise level."""
     if not request.pretrained:
-        return request, Restorer.load(request.run)
+        return request, load_run(request.run, request.images)
     run, restorer, images = pretrained_for(request.images, request.axes)
     request = replace(request, run=run, range=(restorer.range.low, restorer.range.high))
     if request.sigma is None:
@@ -237,7 +241,7 @@ def _levels(restorer: Restorer, request: RestoreRequest, files: list[ImageFile])
             images = open_measurements(
                 request.images, range=restorer.range, axes=request.axes, progress=report
             )
-        sigmas = with_estimated_levels(images, restorer.problem).sigmas
+        sigmas = with_estimated_levels(images, restorer).sigmas
         assert sigmas is not None
         return _checked_levels(restorer, sigmas)
     if request.sigma is None:
@@ -256,7 +260,7 @@ def _checked_levels(restorer: Restorer, sigmas: Sigmas) -> Sigmas:
     largest = restorer.problem.sigma
     restorer.levels(1, sigmas.least)
     restorer.levels(1, sigmas.largest)
-    if sigmas.largest > largest * (1 + 1e-6):
+    if sigmas.largest > largest * MUCH_THE_SAME:
         say(
             f"Careful: these images are up to {sigmas.largest / largest:.2g} times as noisy as "
             "those of the training; they are restored as images of less contrast."
@@ -273,6 +277,7 @@ def _checked_files(restorer: Restorer, request: RestoreRequest, ledger: Ledger) 
             raise NediffError(
                 f"{file.name} has {file.channels} channel(s); this run was trained on {channels}."
             )
+    _refuse_read_again(restorer, files, request)
     files = _unfinished(restorer, files, request, ledger)
     if not files:
         return files
@@ -287,6 +292,25 @@ def _checked_files(restorer: Restorer, request: RestoreRequest, ledger: Ledger) 
     found = refuse_misfits(files, restorer.problem) or found
     _warn_of_other_units(restorer, _seen_extremes(restorer, files, found), request.sigma is None)
     return files
+
+
+def _refuse_read_again(restorer: Restorer, files: list[ImageFile], request: RestoreRequest) -> None:
+    """Results must neither replace noisy images nor lie among them, to be read as such."""
+    advice = "choose another --out, outside of the data."
+    images = Path(request.images).expanduser()
+    if images.is_dir() and request.out.resolve() == images.resolve():
+        raise NediffError(f"--out {request.out} is the folder of the noisy images; {advice}")
+    for file in files:
+        for path in _outputs(restorer, file, request).values():
+            if path.exists() and file.place is not None and path.samefile(file.place):
+                raise NediffError(
+                    f"The restored {file.name} would replace the noisy one; choose another --out."
+                )
+            if would_read(request.images, path):
+                raise NediffError(
+                    f"{path} would lie among the noisy images, and {request.images} would read it "
+                    f"as one the next time; {advice}"
+                )
 
 
 def _unfinished(
@@ -369,10 +393,6 @@ def _refuse_collisions(
                 raise NediffError(
                     f"{seen[path]} and {file.name} would both be written to {path}; restore them "
                     "into different folders."
-                )
-            if path.exists() and file.place is not None and path.samefile(file.place):
-                raise NediffError(
-                    f"The restored {file.name} would replace the noisy one; choose another --out."
                 )
             if path.exists() and not (request.overwrite or ledger.work(file).exists()):
                 raise NediffError(

@@ -215,6 +215,9 @@ def refuse_conflicts(request: TrainRequest, existing: RunConfig | None) -> None:
         problem = load_problem(request.out, existing)
         refuse_other_operator(request.operator, existing, problem, request.out)
         return
+    data = Path(request.data).expanduser()
+    if data.is_dir() and data.resolve() == request.out.resolve():
+        raise NediffError(f"--out {request.out} is the folder of the images; choose another one.")
     refuse_misplaced(request.operator, request.operator.kind)
     recipe = recipe_of(request.operator, plan.recipe)
     refuse_missing(request.operator, request.simulate is not None)
@@ -303,6 +306,8 @@ def _open(
         )
     # clean images have no noise to be wrong about, and missing values are zeros
     if request.simulate is None and request.operator.kind == "denoising":
+        if photons is not None:
+            refuse_too_dark(images)
         for sentence in found:
             say(f"Careful: {sentence}")
     return images
@@ -313,7 +318,7 @@ def _planned(request: TrainRequest) -> tuple[RunConfig, Measurements, Problem]:
     images, problem = _settled(request)
     r = images.range
     say(
-        f"{len(images)} images, {images.channels} channel(s); intensity range "
+        f"{len(images)} image(s), {images.channels} channel(s); intensity range "
         f"[{r.low:g}, {r.high:g}]: {images.range_chosen}"
     )
     measurements, problem, plan = _with_its_noise(request, images, problem)
@@ -424,11 +429,7 @@ def _opened_by_noise(request: TrainRequest) -> Measurements:
     range, axes, photons = request.range, request.axes, request.photons
     if isinstance(photons, UntoldPhotons):
         photons = estimated_photons(_open(request, range, axes), photons, request.operator.kind)
-    images = _open(request, range, axes, photons)
-    noisy = request.simulate is None and request.operator.kind == "denoising"
-    if noisy and isinstance(images.range, StabilisedRange):
-        refuse_too_dark(images)
-    return images
+    return _open(request, range, axes, photons)
 
 
 def _reopened(request: TrainRequest, config: RunConfig) -> Measurements:

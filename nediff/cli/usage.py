@@ -29,6 +29,7 @@ def usage_sentence(error: Any) -> str:
     message = re.sub(r" Did you mean .*$", "", message).rstrip(".")
     where = "nediff" if error.ctx is None else str(error.ctx.command_path)
     hint = _likely(error, message)
+    message = re.sub(r"(extra argument.*\(\S+ \S+ \S+) .*\)$", r"\1 …)", message)
     return f"{message}.{hint} See {where} --help." if not hint else f"{message}.{hint}"
 
 
@@ -37,6 +38,8 @@ def _likely(error: Any, message: str) -> str:
     taken = None if error.ctx is None else error.ctx.params.get("json_file")
     if message.startswith("Missing argument") and str(taken) not in ("None", "-"):
         return f" --json took {taken} for the file to write; put --json at the end."
+    if "unexpected extra argument" in message:
+        return " Several images are named by one folder, or by a pattern in quotes: 'images/*.tif'."
     if (option := getattr(error, "option_name", None)) and "No such option" in message:
         names = [name for p in error.ctx.command.params for name in getattr(p, "opts", ())]
         return did_you_mean(option, [name for name in names if name.startswith("--")])

@@ -12,7 +12,7 @@ from nediff.data.ranges import IntensityRange, choose_range
 from nediff.data.scan import Scan, check_channels, scan
 from nediff.data.sigma import Units, check_sigma, sigma_to_unit
 from nediff.data.sigmas import Sigmas, read_sigmas
-from nediff.data.sources import list_files
+from nediff.data.sources import list_files, would_read
 from nediff.data.split import split
 from nediff.data.stabilise import PhotonNoise, StabilisedRange, photon_noise
 from nediff.data.write import Form, Sheet, float_form, form_like, write_form, write_like, write_tiff
@@ -46,6 +46,7 @@ __all__ = [
     "scan_measured",
     "sigma_to_unit",
     "split",
+    "would_read",
     "write_form",
     "write_like",
     "write_tiff",

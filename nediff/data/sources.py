@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import re
@@ -91,6 +92,33 @@ def _expand(item: PathLike) -> list[Path]:
     if not images:
         raise NediffError(f"No image matches {pattern}; the formats read are {ENDINGS}.")
     return sorted(images, key=_natural)
+
+
+def would_read(source: PathLike, path: Path) -> bool:
+    """Whether a folder or a glob would take in an image that came to be at ``path``."""
+    item, place = Path(source).expanduser(), path.resolve()
+    if item.is_dir() and format_of(item) is not ZARR:
+        return place.parent == item.resolve()
+    if item.exists() or not glob.has_magic(str(item)):
+        return False
+    parts = item.absolute().parts
+    fixed = next(k for k, part in enumerate(parts) if glob.has_magic(part))
+    root = Path(*parts[:fixed]).resolve()
+    if not place.is_relative_to(root):
+        return False
+    return _matches(place.relative_to(root).parts, parts[fixed:])
+
+
+def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
+    """As `glob` does: ** stands for any number of folders, nothing for what is hidden."""
+    if not pattern or not names:
+        return not names and all(part == "**" for part in pattern)
+    if pattern[0] == "**":
+        deeper = not names[0].startswith(".") and _matches(names[1:], pattern)
+        return deeper or _matches(names, pattern[1:])
+    hidden = names[0].startswith(".") and not pattern[0].startswith(".")
+    fits = fnmatch.fnmatch(names[0], pattern[0]) and not hidden
+    return fits and _matches(names[1:], pattern[1:])
 
 
 def _is_image(path: Path) -> bool:

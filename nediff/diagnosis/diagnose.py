@@ -137,8 +137,10 @@ def diagnose(
     scales = tuple(compare(spectra[1], spectra[f], f) for f in FACTORS) if white else ()
     contrast = contrast_of(blocks, variance)
     pixels = sum(math.prod(measurements.size(i)) for i in range(len(measurements)))
-    # of correlated noise: that of the flattest places, which a camera has smoothed most
-    expectation = expectation_of(images, sigma, pixels) if white else None
+    # of correlated noise σ is that of the flattest places, which a camera has smoothed most; and
+    # where no image is seen under the noise, there is nothing to expect
+    told = white and contrast.score is not None
+    expectation = expectation_of(images, sigma, pixels) if told else None
     summary = _summary(measurements, blocks)
     facts = _facts(measurements, images, sigma, seed)
     return Diagnosis(

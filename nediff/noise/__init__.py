@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from nediff.noise.blocks import Blocks, gather_blocks
-from nediff.noise.colour import ColouredNoise, estimate_colour, levels_by_colour
+from nediff.noise.colour import (
+    ColouredNoise,
+    estimate_colour,
+    level_by_restoring,
+    levels_by_colour,
+    middle_of,
+)
 from nediff.noise.floor import Estimate
 from nediff.noise.level import NoiseLevel, estimate_level
 from nediff.noise.signal import PoissonGaussian, estimate_signal_dependence
@@ -27,6 +33,8 @@ __all__ = [
     "estimate_signal_dependence",
     "estimate_whiteness",
     "gather_blocks",
+    "level_by_restoring",
     "levels_by_colour",
+    "middle_of",
     "typical_level",
 ]

@@ -9,7 +9,8 @@ of all places, but no more than twice the power of the flattest.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,8 @@ from scipy.fft import dctn
 from nediff.data import Measurements
 from nediff.errors import NediffError
 from nediff.noise.blocks import Floats, choose_images
-from nediff.operators.coloured import Colour
+from nediff.operators.coloured import Colour, Coloured
+from nediff.randomness import derive_key, normal_field
 
 SIDE = 16
 """Of a block, in pixels: larger than in blocks.py, to see noise that goes on for some pixels."""
@@ -40,6 +42,10 @@ _TOO_SMALL = (
     f"No image has {LEAST_BLOCKS} places of {SIDE} × {SIDE} pixels without a cut-off value, to "
     "tell the noise by; give --sigma."
 )
+_SMALL = 0.1
+"""Times σ, to take a derivative by."""
+_LEAST_LEFT = 0.05
+"""Of noise, what a denoiser takes away: less says nothing of σ."""
 _ROUNDS = 4  # of finding the colour and the levels, each by the other
 
 _ROWS, _COLUMNS = np.indices((SIDE, SIDE))
@@ -81,7 +87,7 @@ def estimate_colour(measurements: Measurements, seed: int = 0) -> ColouredNoise:
         one = found[i] if i in found else _spectrum(_blocks(measurements.image(i)), axes)
         level = levels if one is None else _strength(one) / _strength(common)
         sigmas.append(math.sqrt(float(np.median(level)) * variance))
-    return ColouredNoise(colour, tuple(sigmas))
+    return ColouredNoise(replace(colour, estimated=True), tuple(sigmas))
 
 
 def levels_by_colour(measurements: Measurements, colour: Colour) -> tuple[float, ...]:
@@ -95,7 +101,7 @@ def levels_by_colour(measurements: Measurements, colour: Colour) -> tuple[float,
     expected = np.interp(frequency, colour.frequency, strength)
     found: list[float | None] = []
     for i in range(len(measurements)):
-        blocks = _blocks(_middle(measurements, i))
+        blocks = _blocks(middle_of(measurements, i))
         spectrum = _spectrum(blocks, _axes([blocks])) if len(blocks) >= LEAST_BLOCKS else None
         found.append(None if spectrum is None else float(np.median(_strength(spectrum) / expected)))
     told = [level for level in found if level is not None]
@@ -105,10 +111,32 @@ def levels_by_colour(measurements: Measurements, colour: Colour) -> tuple[float,
     return tuple(math.sqrt(median if level is None else level) for level in found)
 
 
-def _middle(measurements: Measurements, i: int) -> NDArray[np.float32]:
+def level_by_restoring(
+    restore: Callable[[NDArray[np.float32]], NDArray[np.float32]],
+    y: NDArray[np.float32],
+    colour: Colour,
+    sigma: float,
+    seed: int = 0,
+) -> float:
+    """σ of an image y (C, H, W) by a denoiser D that looks for itself how noisy y is.
+
+    Of noise of covariance σ²K, and the posterior mean D, y − D(y) = −σ²K∇log p and J_D = I +
+    σ²K∇∇log p, so that E‖y − D(y)‖² = σ² E[n·(n − J_D n)] with n of covariance K. ``sigma``, about
+    σ, is what the derivative is taken by. A denoiser that was trained for one σ gives that back,
+    whatever y is; it must have learned to restore noise of any strength (operators/doubtful.py).
+    """
+    white = normal_field([derive_key("level", seed)], *y.shape)
+    n = Coloured(colour).noise(white)[0].numpy().astype(np.float32)
+    clear = restore(y)
+    along = (restore(y + _SMALL * sigma * n) - clear) / (_SMALL * sigma)
+    left = float((n * (n - along)).mean())
+    return math.sqrt(float(np.square(y - clear).mean()) / max(left, _LEAST_LEFT))
+
+
+def middle_of(measurements: Measurements, i: int, most: int = MOST_SIDE) -> NDArray[np.float32]:
     """An image, or as much of a large one as is looked at without filling the memory."""
     height, width = measurements.size(i)
-    high, wide = min(height, MOST_SIDE), min(width, MOST_SIDE)
+    high, wide = min(height, most), min(width, most)
     return measurements.crop(i, (height - high) // 2, (width - wide) // 2, high, wide)
 
 

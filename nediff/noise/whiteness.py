@@ -66,8 +66,12 @@ class Whiteness:
     @property
     def white(self) -> bool:
         """No lag has a correlation that is both material and significant."""
-        near = _beyond(self.nearest, self.nearest_errors, MATERIAL)
-        return not (near or _beyond(self.correlation, self.errors, STRONG))
+        return not (self._far or _beyond(self.nearest, self.nearest_errors, MATERIAL))
+
+    @property
+    def _far(self) -> bool:
+        """Whether the fit with all lags says by itself that the noise is correlated."""
+        return _beyond(self.correlation, self.errors, STRONG)
 
     @property
     def verdict(self) -> str:
@@ -79,8 +83,15 @@ class Whiteness:
     @property
     def neighbours(self) -> tuple[float, float]:
         """The correlation of neighbours across and down."""
-        found = self.nearest if self.white else self.correlation
+        found = self.told
         return float(found[0, 1]), float(found[1, 0])
+
+    @property
+    def told(self) -> Floats:
+        """(4, 4): by the fit that the verdict is by; of the surer one, zero beyond lag 1."""
+        if self._far:
+            return self.correlation
+        return np.pad(self.nearest, (0, LAGS - 1))
 
     @property
     def kernel(self) -> Floats:
@@ -91,7 +102,7 @@ class Whiteness:
         lags = np.abs(np.fft.fftfreq(4 * LAGS, 1 / (4 * LAGS))).astype(int)
         inside = lags <= LAGS
         wide = np.zeros((4 * LAGS, 4 * LAGS))
-        wide[np.ix_(inside, inside)] = self.correlation[np.ix_(lags[inside], lags[inside])]
+        wide[np.ix_(inside, inside)] = self.told[np.ix_(lags[inside], lags[inside])]
         power = np.maximum(fft2(wide).real, 0)
         kernel = np.roll(ifft2(np.sqrt(power)).real, (LAGS, LAGS), axis=(0, 1))
         cut = kernel[: 2 * LAGS + 1, : 2 * LAGS + 1]

@@ -9,6 +9,7 @@ which part of it a crop of a measurement belongs to. `window` gives the operator
 from nediff.operators.base import Identity, LinearOperator, turn
 from nediff.operators.coloured import Colour, Coloured
 from nediff.operators.convolution import Convolution
+from nediff.operators.doubtful import Doubtful
 from nediff.operators.fourier import Fourier
 from nediff.operators.mask import Mask
 from nediff.operators.physics import Physics
@@ -17,6 +18,7 @@ __all__ = [
     "Colour",
     "Coloured",
     "Convolution",
+    "Doubtful",
     "Fourier",
     "Identity",
     "LinearOperator",

@@ -28,6 +28,8 @@ class Colour:
 
     frequency: Floats
     power: Floats
+    estimated: bool = False
+    """Told from noisy images, so that the noise may be another (operators/doubtful.py)."""
 
     @classmethod
     def of(cls, frequency: Floats, power: Floats) -> tuple[Colour, float]:

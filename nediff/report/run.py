@@ -12,7 +12,9 @@ from nediff.correction import load_correction
 from nediff.losses import decibels
 from nediff.networks import build_denoiser, count_parameters
 from nediff.runs import WEIGHTS_FILE, load_config
+from nediff.training.loop import rehearsal_round
 from nediff.training.metrics import read_metrics
+from nediff.training.state import Progress, saved_progress
 from nediff.unmeasured import SPREAD_FILE
 
 
@@ -37,6 +39,8 @@ class RunSummary:
     range: tuple[float, float]
     channels: int
     source: str
+    fingerprint: str
+    """Of the names and sizes of its images; empty in runs of older versions."""
     images: int
     clean: bool
     """Whether clean images were used: simulated noise, or the supervised recipe."""
@@ -48,7 +52,7 @@ class RunSummary:
     steps: int
     """Planned …"""
     steps_done: int
-    """… and done, as of the last look at the held-out images."""
+    """… and done, as far as they are saved: there a training would go on."""
     seconds: float
     seed: int
     noisy_psnr: float | None
@@ -74,12 +78,23 @@ class RunSummary:
         return {**asdict(self), "finished": self.finished}
 
 
+def _kept(rows: list[tuple[int, float]], config: RunConfig) -> tuple[int, float]:
+    """The step whose weights the run has, and their estimated PSNR: the best, unless in doubt.
+
+    Where estimated noise is doubted, SURE does not choose: the newest are kept (training/loop.py).
+    """
+    if config.recipe.doubt and rows and rehearsal_round(config, rows[-1][0] - 1):
+        return rows[-1]
+    return max(rows, key=lambda row: row[1], default=(0, math.nan))
+
+
 def describe_run(folder: Path) -> RunSummary:
     """Read a run folder, without its data and without running its network."""
     config = load_config(folder)
     rows = [(int(r["step"]), float(r["estimated_psnr"])) for r in read_metrics(folder)]
-    best_step, best = max(rows, key=lambda row: row[1], default=(0, math.nan))
+    best_step, best = _kept(rows, config)
     seconds = [float(row["seconds"]) for row in read_metrics(folder)]
+    saved = saved_progress(folder) or Progress()
     correction = load_correction(folder)
     data, network = config.data, config.network
     known = data.sigma_known
@@ -95,6 +110,7 @@ def describe_run(folder: Path) -> RunSummary:
         range=(data.low, data.high),
         channels=data.channels,
         source=data.source,
+        fingerprint=data.fingerprint,
         images=data.images,
         clean=data.simulate is not None,
         recipe=config.recipe.name,
@@ -103,8 +119,8 @@ def describe_run(folder: Path) -> RunSummary:
         kind=network.kind,
         parameters=count_parameters(build_denoiser(network)),
         steps=config.training.steps,
-        steps_done=rows[-1][0] if rows else 0,
-        seconds=seconds[-1] if seconds else 0.0,
+        steps_done=max(saved.step, rows[-1][0] if rows else 0),
+        seconds=max(saved.seconds, seconds[-1] if seconds else 0.0),
         seed=config.training.seed,
         noisy_psnr=_noisy_psnr(config),
         estimated_psnr=best if math.isfinite(best) else None,

@@ -291,8 +291,9 @@ class Trainer:
     def _draw_rehearsal(self, round_: int) -> Rehearsal:
         """Samples by the averaged weights, kept on disk too: a resumed run must use the same."""
         settings = self.config.training
-        pixels = pixels_to_sample(settings.steps, settings.batch, self.side)
-        drawn = self.rehearsal_of(pixels // self.config.recipe.rehearse_rounds, round_)
+        recipe = self.config.recipe
+        pixels = pixels_to_sample(recipe, settings.steps, settings.batch, self.side)
+        drawn = self.rehearsal_of(pixels // recipe.rehearse_rounds, round_)
         if self.folder is not None and self.accelerator.is_main_process:
             drawn.save(self.folder / REHEARSAL_FILE.format(round_))
         return drawn
@@ -310,6 +311,7 @@ class Trainer:
             seed,
             device,
             self.processes,
+            restored=self.config.recipe.doubt,
         )
 
     @property
@@ -389,9 +391,11 @@ class Trainer:
         psnr = self.validation.estimated_psnr(
             self.averaged(), self.accelerator.device, self.processes
         )
+        step = self.progress.step
         best = psnr > self.progress.best_psnr
-        if best:
-            step = self.progress.step
+        # where the noise is in doubt, SURE would have whatever was not estimated kept
+        trusted = not (self.config.recipe.doubt and rehearsal_round(self.config, step - 1))
+        if best or not trusted:
             self.progress = replace(self.progress, best_psnr=psnr, best_step=step)
             self.best = {k: v.clone() for k, v in self.ema.weights.items()}
         if observer is not None:

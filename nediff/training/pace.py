@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from nediff.training.loop import Trainer
-from nediff.training.rehearsal import SHARE_OF_WORK
+from nediff.training.rehearsal import share_of_work
 
 Clock = Callable[[], float]
 
@@ -63,4 +63,4 @@ class Pace:
         squares = 4 * self.trainer.processes.count
         self.trainer.rehearsal = drawn = self.trainer.rehearsal_of(squares * side**2)
         per_pixel = (self._clock() - started) / drawn.x[:, 0].numel()
-        return per_pixel * SHARE_OF_WORK * batch * side**2
+        return per_pixel * share_of_work(self.trainer.config.recipe) * batch * side**2

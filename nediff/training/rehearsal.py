@@ -41,9 +41,17 @@ SHARE_OF_WORK = 1 / 25
 """Pixels sampled for each pixel that a run trains on."""
 
 
-def pixels_to_sample(steps: int, batch: int, side: int) -> int:
-    """So many that drawing them takes about a tenth of the time of training on such squares."""
-    return int(SHARE_OF_WORK * steps * batch * side**2)
+def share_of_work(recipe: RecipeConfig) -> float:
+    """Pixels to draw for each that is trained on: it takes about a tenth of the time.
+
+    A restored image costs one call of the network, a sample several.
+    """
+    return SHARE_OF_WORK * (SETTINGS.steps if recipe.doubt else 1)
+
+
+def pixels_to_sample(recipe: RecipeConfig, steps: int, batch: int, side: int) -> int:
+    """So many in a run of such steps, in all."""
+    return int(share_of_work(recipe) * steps * batch * side**2)
 
 
 @dataclass(frozen=True)
@@ -165,11 +173,13 @@ def draw_rehearsal(
     seed: int,
     device: torch.device | str = "cpu",
     processes: Processes = ALONE,
+    restored: bool = False,
 ) -> Rehearsal:
     """Posterior samples of random squares of the training images (or whole ones).
 
-    Every image is as likely; sample k is a function of the weights, the seed and k alone. So
-    each of the ``processes`` draws some, and all have all of them afterwards.
+    With ``restored``, their means instead. Every image is as likely; sample k is a function of
+    the weights, the seed and k alone. So each of the ``processes`` draws some, and all have all
+    of them afterwards.
     """
     operator = problem.operator
     step = operator.crop_step
@@ -189,7 +199,8 @@ def draw_rehearsal(
         if step is not None:
             place = (offset(d, height - side, step), offset(r, width - side, step), side, side)
         if k in processes.share(range(count)):
-            x = _sample(network, train, problem, i, place, derive_key("rehearsal", seed, k), device)
+            key = None if restored else derive_key("rehearsal", seed, k)
+            x = _sample(network, train, problem, i, place, key, device)
             drawn[k] = x[0, :, margin : x.shape[-2] - margin, margin : x.shape[-1] - margin]
         top, left = operator.image_corner(*place[:2])
         corners.append((top + margin, left + margin))
@@ -202,14 +213,19 @@ def _sample(
     problem: Problem,
     index: int,
     place: tuple[int, int, int, int],
-    seed: int,
+    seed: int | None,
     device: torch.device | str,
 ) -> Tensor:
-    """One posterior sample x of the image behind a window of a measurement, (1, C, H, W)."""
+    """One posterior sample x of the image behind a window of a measurement, (1, C, H, W).
+
+    Without a seed, the mean instead.
+    """
     operator = problem.operator.window(*place).to(device)
     here = problem.with_operator(operator)
     y = here.lift(torch.from_numpy(train.crop(index, *place))[None].to(device))
     sigma = torch.full((1,), train.sigma_of(index, problem.sigma), device=device)
+    if seed is None:
+        return network(y, sigma, operator).cpu()
     sample = sample_posterior(
         lambda u, s: network(u, s, operator), y, sigma, here, 1, [seed], SETTINGS
     )

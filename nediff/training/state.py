@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from nediff.keeping import Damaged, first_whole, read_tensors, write_tensors
+from nediff.keeping import Damaged, first_whole, read_notes, read_tensors, write_tensors
 from nediff.runs import copy_checked
 from nediff.training.optimizer import STATE_KEYS
 
@@ -104,16 +105,32 @@ def load_state(
     def load(path: Path) -> Progress:
         tensors, metadata = read_tensors(path)
         try:
-            values = json.loads(metadata["progress"])
-            rows = tuple(tuple(map(str, row)) for row in values.get("history", ()))
-            progress = Progress(**values | {"history": rows})
+            progress = _progress_in(metadata)
             fill_training(tensors, path, model, optimizer, averages, begun=progress.step > 0)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        except _WRONG as error:
             raise Damaged(f"{path} does not hold the state of this run ({error}).") from error
         return progress
 
     paths = [folder / STATE_FILE, folder / PREVIOUS_FILE]
     return first_whole(paths, load, "the run goes on from this, the state before")
+
+
+_WRONG = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
+"""What metadata that are none of ours lead to."""
+
+
+def _progress_in(metadata: Mapping[str, str]) -> Progress:
+    values = json.loads(metadata["progress"])
+    rows = tuple(tuple(map(str, row)) for row in values.get("history", ()))
+    return Progress(**values | {"history": rows})
+
+
+def saved_progress(folder: Path) -> Progress | None:
+    """Where a run would go on, without reading its weights; None if that cannot be told."""
+    for name in (STATE_FILE, PREVIOUS_FILE):
+        with suppress(Damaged, *_WRONG):
+            return _progress_in(read_notes(folder / name))
+    return None
 
 
 @torch.no_grad()
