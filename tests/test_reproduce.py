@@ -128,6 +128,7 @@ def test_a_piece_says_what_made_it(everything: Path) -> None:
     assert piece["result"]["trained"]["made_by"]["commit"] == piece["made_by"]["commit"]
     assert {"nediff", "commit", "torch", "python"} <= piece["made_by"].keys()
     assert piece["cpu_minutes"] >= 0
+    assert 1 <= piece["result"]["trained"]["best_step"] <= piece["settings"]["steps"]
     assert len(piece["result"]["levels"]["0.02"]["psnr"]) == TINY.validation["afhq"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +24,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 TRAINED_FILE = "trained.json"
-METRICS_FILE = "metrics.csv"
+RATE = 1e-3
+"""The largest learning rate of every run, however short: ablations are compared with long ones."""
 SEED = 0
 """Of the noise of the training images, the split and the training; validation has SEED + 1."""
 
@@ -152,6 +152,8 @@ class Model:
             seed=SEED,
         )
         config = plan_run(noisy, problem, plan, f"{self.images} ({scale.name} scale)")
+        training = config.training.model_copy(update={"learning_rate": RATE})
+        config = config.model_copy(update={"training": training})
         if self.changes:
             recipe = config.recipe.model_dump() | dict(self.changes)
             config = config.model_copy(update={"recipe": RecipeConfig.model_validate(recipe)})
@@ -199,11 +201,11 @@ class Model:
                     f"{folder} was begun with another {name}; remove it to train {self.key} anew."
                 )
         run_training(begun, noisy, folder, workspace.observer, problem=problem)
-        record = {"made_by": provenance(), "minutes": _minutes(folder / METRICS_FILE)}
+        record = {"made_by": provenance(), **_course(folder)}
         write_text(folder / TRAINED_FILE, as_json(record))
 
     def record(self, workspace: Workspace) -> dict[str, Any]:
-        """By which code it was trained, in how many minutes, interruptions left out."""
+        """By which code it was trained, how long, interruptions left out, and when it was best."""
         path = self.folder(workspace) / TRAINED_FILE
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
@@ -221,11 +223,16 @@ def _parts(config: RunConfig) -> list[tuple[str, Any]]:
     ]
 
 
-def _minutes(metrics: Path) -> float:
-    """Of the clock, from the last line of metrics.csv."""
-    with open(metrics, encoding="utf-8", newline="") as file:
-        seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
-    return round(seconds[-1] / 60, 2) if seconds else 0.0
+def _course(folder: Path) -> dict[str, Any]:
+    """Minutes of the clock, and after which step the network was best on held-out noisy images."""
+    from nediff.training.metrics import read_metrics
+
+    rows = read_metrics(folder)
+    best = max(rows, key=lambda row: float(row["estimated_psnr"]), default=None)
+    return {
+        "minutes": round(float(rows[-1]["seconds"]) / 60, 2) if rows else 0.0,
+        "best_step": int(best["step"]) if best else 0,
+    }
 
 
 @contextmanager

@@ -101,7 +101,7 @@ CPU = Scale(
     },
     operator_minutes={"inpainting": 30, "demosaicing": 8},
     counts=(10, 30, 100, 300, 1000, None),
-    count_steps=600,
+    count_steps=1800,
     ablation_steps={"paper": 350, "sure": 350, "default": 500},
     keeps=("afhq-0.075-default", "inpainting-afhq-0.075-default"),
 )
