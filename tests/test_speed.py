@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -51,3 +52,25 @@ def test_the_command_takes_parts_or_none(monkeypatch: pytest.MonkeyPatch, tmp_pa
         monkeypatch.setattr(sys, "argv", ["speed", *asked, "--data", str(tmp_path)])
         command.main()
     assert done == [*page.PARTS, "growth", "steps"]
+
+
+def test_what_came_with_the_repository_is_measured_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A clean clone has results of another machine; what was measured here is kept."""
+    measured: list[str] = []
+
+    def part(name: str, data: Path) -> dict[str, int]:
+        measured.append(name)
+        return {"new": 1}
+
+    monkeypatch.setattr(command, "MEASURED", tmp_path / "measured")
+    monkeypatch.setattr(page, "OUT", tmp_path / "results")
+    monkeypatch.setattr(page, "write", lambda: None)
+    monkeypatch.setattr(command, "_part", part)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/growth.json").write_text('{"result": {"new": 0}}')
+    for _ in range(2):
+        command.run("growth", tmp_path)
+    assert measured == ["growth"]
+    assert json.loads((tmp_path / "results/growth.json").read_text())["result"] == {"new": 1}

@@ -59,9 +59,9 @@ def quality(part: Part) -> list[str]:
     rows = []
     for name, curve in part["curves"].items():
         reached = part["minutes_to_target"][name]
-        cells = [f"{value:.2f} ({minutes:.1f})" for minutes, value in curve]
-        rows.append([name, *cells, "never" if reached is None else f"{reached:.1f}"])
-    head = ["", "1 min", "2 min", "4 min", "8 min", f"minutes to {part['target']:.2f} dB"]
+        cells = [f"{value:.2f} ({minutes:.2g})" for minutes, value in curve]
+        rows.append([name, *cells, "never" if reached is None else f"{reached:.2g}"])
+    head = ["", *(f"{m:g} min" for m in part["minutes"]), f"minutes to {part['target']:.2f} dB"]
     return [
         f"PSNR in dB at σ_n = 0.075 on {part['images']} squares of `bsd68_gray`, trained on noisy "
         "`bsd400_gray` for about so many minutes of one core, each a run of its own (in brackets "

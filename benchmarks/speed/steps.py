@@ -22,9 +22,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.denoising import SIGMA, open_training
 from benchmarks.speed.peak import best_pass
 from benchmarks.speed.timing import in_turns, ratio
+from nediff.config import RunConfig
+from nediff.data import Measurements
 from nediff.networks import Denoiser, build_denoiser, compile_networks
 from nediff.problem import Problem
-from nediff.recipes import recipe_named
 from nediff.training.fitting import Plan, make_trainer, plan_run
 from nediff.training.loop import Trainer
 
@@ -42,12 +43,21 @@ PASSES = 20
 def our_trainer(data: Path, recipe: str, size: str) -> Trainer:
     """A run of ours; its steps are timed and thrown away."""
     noisy = open_training(data)
-    plan = Plan(steps=1000, size=size, batch=BATCH, crop=CROP, seed=0)  # type: ignore[arg-type]
-    config = plan_run(noisy, Problem.denoising(SIGMA), plan, "bsd400_gray")
-    config = config.model_copy(update={"recipe": recipe_named(recipe)})
     for i in range(len(noisy)):  # decoded images and their noise are kept after the first use
         noisy.image(i)
-    return make_trainer(config, noisy, None)
+    return make_trainer(our_run(noisy, recipe, size, 1000), noisy, None)
+
+
+def our_run(noisy: Measurements, recipe: str, size: str, steps: int) -> RunConfig:
+    """As `nediff train --steps` would plan it."""
+    plan = Plan(
+        steps=steps,
+        recipe=recipe,
+        size=size,  # type: ignore[arg-type]
+        batch=BATCH,
+        crop=CROP,
+    )
+    return plan_run(noisy, Problem.denoising(SIGMA), plan, "bsd400_gray")
 
 
 def our_steps(trainer: Trainer, count: int) -> Callable[[], object]:
@@ -141,11 +151,17 @@ def deepinv_trainer(
         metrics=[],
         compute_train_metrics=False,
         device=torch.device("cpu"),
-        save_path=folder,
+        save_path=_own_folder(folder),
         ckp_interval=10**6,
         verbose=False,
         show_progress_bar=False,
     )
+
+
+def _own_folder(folder: str) -> str:
+    """One below it for each run: it names its checkpoints by the second, and refuses two alike."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return tempfile.mkdtemp(dir=folder)
 
 
 def deepinv_steps(denoiser: Denoiser, y: Tensor, folder: str) -> Callable[[], object]:
