@@ -283,14 +283,17 @@ def peak_megabytes(*arguments: object) -> float:
 
 
 def test_memory_does_not_grow_with_the_image(runs: dict[int, Path], tmp_path: Path) -> None:
-    """Four times the pixels: 96 MB more of them as float64, at 64 bytes a pixel 400 MB."""
+    """Sixteen times the pixels: one image of float32 more would be 126 MB.
+
+    Of the same image twice, the peaks differ by up to 90 MB: how the C library cuts its blocks.
+    """
     assert resource is not None
     peaks = []
-    for side in (1448, 2896):
+    for side in (1448, 5792):
         path = tmp_path / f"{side}.tif"
         tifffile.imwrite(path, np.tile(shot(1, size=(724, 724)), (side // 724, side // 724)))
         peaks.append(peak_megabytes("restore", runs[1], path, "--tile", 512, "--out", tmp_path))
-    assert peaks[1] - peaks[0] < 60, peaks
+    assert peaks[1] - peaks[0] < 120, peaks
     assert peaks[1] < 2000
 
 

@@ -25,3 +25,15 @@ def reuse_large_blocks() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(_MMAP_THRESHOLD, LARGEST) and mallopt(_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def give_back_free_memory() -> None:
+    """Return what the C library keeps for later, where it can (GNU's).
+
+    Kept blocks are cut up by small ones that stay, and after thousands of tiles no large one fits
+    in between any more. So now and then all is given back, and a process needs no more memory for
+    a large image than for a small one.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)

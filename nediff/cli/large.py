@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nediff.cli.allocation import give_back_free_memory
 from nediff.cli.console import say
 from nediff.data import Form, ImageFile, Sheet, Sigmas, atomic_path
 from nediff.errors import NediffError
@@ -24,8 +25,9 @@ WRITTEN = "written"
 DONE, SIDE = "done", "side"
 """There, too: how many squares are done, and of which side; a count of others would be wrong."""
 
-
 LEAST_TILE = 64
+TIDY_EVERY = 16
+"""Squares after which free memory goes back to the system; after each, it would cost a third."""
 
 
 def out_of_memory(error: Exception) -> bool:
@@ -78,7 +80,13 @@ class LargeFile:
         if side := self.processes.told(self._begin):
             self.restorer.tile = side
             share = self.file.n_images * (1 + self.samples) / self._units
-            journal = Journal(self.work / DONE, lambda _: advance(share), self.processes)
+
+            def advanced(seen: int) -> None:
+                advance(share)
+                if seen % TIDY_EVERY == 0:
+                    give_back_free_memory()
+
+            journal = Journal(self.work / DONE, advanced, self.processes)
             for page in range(self.file.n_images):
                 self._page(page, journal)
             self.processes.told((self.work / WRITTEN).touch)

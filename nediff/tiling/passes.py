@@ -74,8 +74,10 @@ class TiledDenoiser:
 
     def mean(self, image: Reader) -> Tensor:
         """(1, C): of fill(image), all over; what the denoiser subtracts."""
-        sums = [self.filled(image, tile).double().sum(dim=(2, 3)) for tile in self.tiles]
-        return (torch.stack(sums).sum(0) / (self.size[0] * self.size[1])).float()
+        total = torch.zeros(())  # summed up as it goes: a list of sums would lie between the tiles
+        for tile in self.tiles:
+            total = total + self.filled(image, tile).sum(dim=(2, 3), dtype=torch.float64)
+        return (total / (self.size[0] * self.size[1])).float()
 
     def at(self, tile: Tile, image: Reader, sigma: Tensor, mean: Tensor) -> Tensor:
         """D(image, σ) at the tile, (1, C, h, w)."""
