@@ -16,7 +16,7 @@ from scipy.ndimage import gaussian_filter
 from nediff.cli import console
 from nediff.cli.diagnose import lines_of
 from nediff.cli.evaluate import print_pairs
-from nediff.cli.levels import warn_if_correlated
+from nediff.cli.levels import estimated_level, warn_if_correlated
 from nediff.data import IntensityRange, list_files, would_read
 from nediff.diagnosis import diagnose
 from nediff.diagnosis.advice import _signal
@@ -118,6 +118,45 @@ def test_train_says_of_the_colour_of_noise_what_diagnose_says(
     monkeypatch.setattr("nediff.noise.typical_level", lambda _: even)
     warn_if_correlated(images, "denoising")
     assert ("Careful" not in capsys.readouterr().err) == white
+
+
+def test_an_estimate_of_correlated_noise_is_not_surer_than_diagnose(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of such noise the white part may be sure while nobody knows how much there is of it all."""
+    images = measured((clean("power", count=4, side=128) + smooth_noise(0)).astype("f4"))
+    correlated = replace(WHITE, nearest=np.array([[1, 0.5], [0.5, 0]]))
+    unsure = Estimate(0.04, 0.003, 0.004)
+    even = replace(typical_level(images), whiteness=correlated, sigma=unsure)
+    monkeypatch.setattr("nediff.noise.typical_level", lambda _: even)
+    found = estimated_level(images, "denoising")
+    assert found.total_error >= unsure.total_error
+    assert abs(found.value - unsure.value) <= found.total_error
+    said = capsys.readouterr().err
+    assert "Careful: the noise of neighbouring pixels seems to be correlated" in said
+    assert f"± {found.total_error:.2g} of the range" in said
+    even = replace(even, whiteness=WHITE)
+    assert "correlated" not in (estimated_level(images, "denoising"), capsys.readouterr().err)[1]
+
+
+def smooth_noise(seed: int) -> NDArray[np.float64]:
+    """White noise with a little of its neighbours, of `SIGMA`."""
+    noise = np.random.default_rng(seed).normal(size=(4, 1, 128, 128))
+    noise = gaussian_filter(noise, (0, 0, 0.4, 0.4), mode="wrap")
+    scaled: NDArray[np.float64] = SIGMA * noise / noise.std()
+    return scaled
+
+
+def test_too_few_samples_to_judge_error_bars_by_are_not_passed_over(tmp_path: Path) -> None:
+    run, data = tmp_path / "run", float_folder(tmp_path / "data")
+    told = ("--sigma", SIGMA, "--range", 0, 1, "--steps", 2, "--out")
+    for place in (run, tmp_path / "other"):
+        succeeded("train", data, *told, place, *TINY)
+    commands = (("evaluate", run, data), ("compare", run, tmp_path / "other", "--images", data))
+    for command in commands:
+        for samples in (0, 2, 3, 4):
+            said = succeeded(*command, "--samples", samples).err
+            assert said.count("takes 4 samples or more") == int(samples in (2, 3)), command
 
 
 def test_white_noise_and_an_honest_estimate_get_no_such_words(tmp_path: Path) -> None:

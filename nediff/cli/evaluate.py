@@ -23,7 +23,7 @@ from nediff.data import (
 )
 from nediff.errors import NediffError
 from nediff.evaluation import Evaluation, evaluate_blind, evaluate_with_truth
-from nediff.evaluation.blind import Blind
+from nediff.evaluation.blind import LEAST_SAMPLES, Blind
 from nediff.evaluation.evaluate import Spread
 from nediff.evaluation.parts import SIDE, parts_to_judge
 from nediff.evaluation.revealed import Revealed, SpreadClass
@@ -60,9 +60,19 @@ def run_evaluate(request: EvaluateRequest) -> None:
     """Measure, print a table, and write the JSON if asked for."""
     refuse_json_folder(request.json_file)
     restorer = load_run(request.run, request.images)
+    say_if_few_samples(request.samples)
     result = measure(restorer, request)
     write_json(result.to_dict(), request.json_file)
     _print(result, restorer.problem.kind, isinstance(restorer.range, StabilisedRange))
+
+
+def say_if_few_samples(samples: int) -> None:
+    """That so few do not tell whether error bars are right; of none, nobody asked."""
+    if 0 < samples < LEAST_SAMPLES:
+        say(
+            f"--samples {samples}: to judge error bars without truth takes {LEAST_SAMPLES} samples "
+            "or more, so without it nothing is said of them"
+        )
 
 
 def open_for(restorer: Restorer, source: str, axes: str | None, clean: bool) -> Measurements:

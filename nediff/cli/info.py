@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from nediff.cli.console import refuse_json_folder, results, say, write_json
-from nediff.cli.evaluate import EvaluateRequest, measure
+from nediff.cli.evaluate import EvaluateRequest, measure, say_if_few_samples
 from nediff.errors import NediffError
 from nediff.evaluation import Evaluation
 from nediff.losses import NO_ERROR
@@ -52,6 +52,7 @@ def run_compare(request: CompareRequest) -> None:
         _warn_if_incomparable(summaries)
     else:
         _refuse_incomparable(summaries, request.on)
+        say_if_few_samples(request.on.samples)
         for run in request.runs:
             say(f"evaluating {run}")
             figures.append(measure(Restorer.load(run), replace(request.on, run=run)))

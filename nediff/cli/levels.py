@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +24,7 @@ from nediff.errors import NediffError, did_you_mean
 
 if TYPE_CHECKING:
     from nediff.noise import Estimate
+    from nediff.noise.whiteness import Whiteness
 
 Level = float | Path
 Told = Level | Literal["auto", "learn", "correlated"]
@@ -94,7 +97,14 @@ def estimated_level(images: Measurements, kind: str) -> Estimate:
             "No white noise was found in these images; if theirs is correlated (`nediff diagnose` "
             "says so), train with --sigma correlated, else give --sigma."
         )
+    white = noise.whiteness.white or images.simulated is not None
+    if not white:  # the white part of it is surer than how much noise there is
+        apart = found.value - noise.sigma.value
+        doubt = math.hypot(found.doubt, noise.sigma.total_error, apart)
+        found = replace(found, doubt=doubt)
     _say_found(found, "`nediff diagnose` says whether it is white and the same everywhere")
+    if not white:
+        _say_correlated(noise.whiteness)
     if noise.signal.grows:
         say(
             "Careful: it grows with the signal, and this is its middle; --gain auto instead of "
@@ -126,7 +136,8 @@ def middle_level(images: Measurements) -> float:
     if any(kinds):
         say(
             f"Careful: the noise is {' and '.join(k for k in kinds if k)}, and this network is "
-            "made for noise that is not; a run of your own does better: see `nediff diagnose`."
+            "made for white noise of one strength; a run of your own does better: see `nediff "
+            "diagnose`."
         )
     warn_if_doubtful(noise.sigma)
     return noise.sigma.value
@@ -145,13 +156,17 @@ def warn_if_correlated(images: Measurements, kind: str) -> None:
         return
     found = typical_level(images).whiteness
     if not found.white:
-        across, down = found.neighbours
-        say(
-            f"Careful: the noise of neighbouring pixels seems to be correlated ({across:+.2f} "
-            f"across, {down:+.2f} down), and is taken for white: part of it will stay, and what is "
-            "estimated without truth will look better than it is. --sigma correlated takes it as "
-            "it is; `nediff diagnose` tells more."
-        )
+        _say_correlated(found)
+
+
+def _say_correlated(found: Whiteness) -> None:
+    across, down = found.neighbours
+    say(
+        f"Careful: the noise of neighbouring pixels seems to be correlated ({across:+.2f} "
+        f"across, {down:+.2f} down), and is taken for white: part of it will stay, and what is "
+        "estimated without truth will look better than it is. --sigma correlated takes it as "
+        "it is; `nediff diagnose` tells more."
+    )
 
 
 def _say_found(sigma: Estimate, rest: str) -> None:
@@ -163,8 +178,8 @@ def warn_if_doubtful(found: Estimate) -> None:
     """A word where σ is not sure."""
     if found.total_error > DOUBTFUL * found.value:
         say(
-            "Careful: that is not sure. There may be no place in the images without texture; "
-            "measure the noise of the instrument and give --sigma if you can."
+            "Careful: the estimate of σ is not sure. There may be no place in the images without "
+            "texture; measure the noise of the instrument and give --sigma if you can."
         )
 
 
