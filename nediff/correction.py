@@ -19,6 +19,7 @@ from nediff.data import atomic_path
 from nediff.divergence import expand
 from nediff.errors import NediffError, NediffWarning
 from nediff.keeping import CHECKSUM, Damaged, checksum_of, plain, read_tensors, read_text
+from nediff.operators import Coloured, LinearOperator
 from nediff.problem import Problem
 from nediff.randomness import derive_key, normal_field
 from nediff.runs import WEIGHTS_FILE
@@ -101,20 +102,37 @@ class Correction:
     ) -> Tensor:
         """x̂ + √factor (x_k − x̂) + √floor σ ε for samples x_k (n, B, C, H, W), σ (B,).
 
-        ``estimate`` x̂ is the posterior mean (B, C, H, W). The added noise ε is white, and only
-        where an image is measured pixel by pixel: elsewhere it would not be that of A x. The
-        samples are those from number ``first`` on, of a part that begins at ``corner``.
+        ``estimate`` x̂ is the posterior mean (B, C, H, W). The added noise ε is white, or of the
+        colour that the noise of the images has, and only where an image is measured pixel by
+        pixel: elsewhere it would not be that of A x. The samples are those from number ``first``
+        on, of a part that begins at ``corner``.
         """
         factor, floor = (expand(v.sqrt()).to(estimate) for v in self.at(sigma, problem.sigma))
         out = estimate + factor * (samples - estimate)
         known = problem.operator.known(estimate)
         if not bool((floor > 0).any() and (known > 0).any()):
             return out
-        (top, left), numbers = corner, range(first, first + len(out))
+        numbers = range(first, first + len(out))
         keys = [derive_key("correction", seed, k) for k in numbers for seed in seeds]
-        noise = normal_field(keys, *out.shape[2:], top=top, left=left, device=out.device)
-        noise = noise.view_as(out)
-        return out + floor * expand(sigma) * known * noise
+        return out + floor * expand(sigma) * known * _noise(keys, out, problem.operator, corner)
+
+
+def _noise(
+    keys: list[int], like: Tensor, operator: LinearOperator, corner: tuple[int, int]
+) -> Tensor:
+    """ε shaped like samples (n, B, C, H, W), a function of the place: parts of an image fit."""
+    channels, height, width = like.shape[2:]
+    top, left = corner
+    if not isinstance(operator, Coloured):
+        white = normal_field(keys, channels, height, width, top=top, left=left, device=like.device)
+        return white.view_as(like)
+    reach = operator.noise_reach
+    size = (channels, height + 2 * reach, width + 2 * reach)
+    out = torch.empty((len(keys), channels, height, width), dtype=like.dtype, device=like.device)
+    for k, key in enumerate(keys):  # one by one: with what is around them they are large
+        wide = normal_field([key], *size, top=top, left=left, device=like.device)
+        out[k] = operator.noise(wide.double())[0, :, reach:-reach, reach:-reach]
+    return out.view_as(like)
 
 
 def save_correction(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -183,7 +184,17 @@ def test_the_command_line_trains_restores_and_resumes(noisy: np.ndarray, tmp_pat
     trained = succeeded("train", *options, "--steps", "4", "--size", "tiny")
     assert "correlated noise" in trained.err
     succeeded("train", *options, "--steps", "4", "--size", "tiny", "--resume")
-    assert "estimated, correlated" in " ".join(succeeded("info", run).out.split())
+    told = " ".join(succeeded("info", run).out.split())
+    assert "estimated, correlated" in told
+    # of 0.03 and 0.06 in turns: −10 log₁₀ of the mean of their squares, to 15 % of σ
+    noisy_psnr = json.loads(succeeded("info", run, "--json").out)["noisy_psnr"]
+    assert noisy_psnr == pytest.approx(-10 * np.log10((0.03**2 + 0.06**2) / 2), abs=1.3)
+    assert f"{noisy_psnr:.2f} dB" in told
+    # estimated noise is doubted: from the first round of rehearsal on the newest weights are kept
+    assert trained.err.count("from now on the newest weights are kept") == 1
+    assert "dB (kept)" in trained.err
+    assert "(best)" not in trained.err.split("from now on")[1]
+    assert "of the newest weights" in told
     levels = ("--sigma", run / "sigmas.csv", "--axes", "NHW")
     succeeded("restore", run, data, *levels, "--out", tmp_path / "restored")
     # new images: the run tells their noise by the colour it knows

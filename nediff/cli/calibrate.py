@@ -88,12 +88,13 @@ def _opened(
 def _say(correction: Correction, restorer: Restorer, run: Path) -> None:
     share = correction.floor**0.5
     noise = f"{share * restorer.problem.sigma * restorer.range.scale:.3g} (data units)"
+    kind = "equally correlated" if restorer.config.operator.coloured else "white"
     several = restorer.config.data.sigmas is not None
     if several or isinstance(restorer.range, StabilisedRange):  # by the image, or by the signal
         noise = f"{share:.3g} times that of the measurement"
     say(
         f"From now on samples deviate {correction.factor**0.5:.3f} times as far from the estimate, "
-        f"with white noise of {noise} added; {run / CALIBRATION_FILE} says so, remove it to undo "
+        f"with {kind} noise of {noise} added; {run / CALIBRATION_FILE} says so, remove it to undo "
         "this.",
         results,
     )

@@ -71,6 +71,7 @@ from nediff.training.fitting import (
     start_folder,
     write_inputs,
 )
+from nediff.training.loop import keeps_newest
 from nediff.training.tracking import check_trackers
 
 _WANTING = "--simulate photons needs --gain, a number, and --read-noise if there is any."
@@ -109,10 +110,10 @@ class TrainRequest:
 class TrainingBar:
     """Shows steps, rate, time left, and the PSNR estimated from held-out noisy images."""
 
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self.progress, self.task = progress, task
+    def __init__(self, progress: Progress, task: TaskID, config: RunConfig | None = None) -> None:
+        self.progress, self.task, self.config = progress, task, config
         self.started, self.first, self.done = time.monotonic(), -1, 0
-        self.psnr, self.impossible = "", False
+        self.psnr, self.impossible, self.newest = "", False, False
 
     def on_step(self, step: int, steps: int) -> None:
         """Move the bar."""
@@ -127,8 +128,15 @@ class TrainingBar:
         """Show the newest estimate; off a terminal, a line each."""
         self.psnr = f"· held-out ≈ {estimated_psnr:.2f} dB"
         self.impossible = estimated_psnr >= NO_ERROR
+        if self.config is not None and keeps_newest(self.config, step):
+            if not self.newest:
+                say(
+                    "from now on the newest weights are kept: where the noise was estimated, "
+                    "held-out images cannot say which are best"
+                )
+            self.newest = True
         if not console.is_terminal:
-            mark = " (best)" if best else ""
+            mark = " (kept)" if self.newest else " (best)" if best else ""
             say(f"step {step}: estimated PSNR {estimated_psnr:.2f} dB{mark}")
 
     def on_spread(self, step: int, steps: int) -> None:
@@ -548,7 +556,7 @@ def train_with_bar(
         _say_what_begins(config, processes)
         with bar() as progress:
             task = progress.add_task("training", total=config.training.steps, note="")
-            shown = TrainingBar(progress, task)
+            shown = TrainingBar(progress, task, config)
             _, finished = run_training(
                 config, measurements, out, shown, stopper, micro_batch=micro_batch, track=track
             )

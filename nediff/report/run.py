@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import math
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from nediff.config import DataConfig, RunConfig
 from nediff.correction import load_correction
+from nediff.errors import NediffError
 from nediff.losses import decibels
 from nediff.networks import build_denoiser, count_parameters
-from nediff.runs import WEIGHTS_FILE, load_config
-from nediff.training.loop import rehearsal_round
+from nediff.runs import SIGMAS_FILE, WEIGHTS_FILE, load_config, load_sigmas
+from nediff.training.loop import keeps_newest
 from nediff.training.metrics import read_metrics
 from nediff.training.state import Progress, saved_progress
 from nediff.unmeasured import SPREAD_FILE
@@ -56,9 +59,11 @@ class RunSummary:
     seconds: float
     seed: int
     noisy_psnr: float | None
-    """Of complete images, by σ alone; None with an operator or several levels."""
+    """Of complete images, by σ alone; None with an operator."""
     estimated_psnr: float | None
-    """The best on held-out noisy images, without the truth (SURE), of what is measured."""
+    """The best on held-out noisy images, without the truth (SURE), of what is measured …"""
+    newest_kept: bool
+    """… but of the newest weights where estimated noise is doubted: those are kept then."""
     best_step: int
     usable: bool
     """Whether there are weights to restore with."""
@@ -79,11 +84,8 @@ class RunSummary:
 
 
 def _kept(rows: list[tuple[int, float]], config: RunConfig) -> tuple[int, float]:
-    """The step whose weights the run has, and their estimated PSNR: the best, unless in doubt.
-
-    Where estimated noise is doubted, SURE does not choose: the newest are kept (training/loop.py).
-    """
-    if config.recipe.doubt and rows and rehearsal_round(config, rows[-1][0] - 1):
+    """The step whose weights the run has, and their estimated PSNR: the best, unless in doubt."""
+    if rows and keeps_newest(config, rows[-1][0]):
         return rows[-1]
     return max(rows, key=lambda row: row[1], default=(0, math.nan))
 
@@ -122,8 +124,9 @@ def describe_run(folder: Path) -> RunSummary:
         steps_done=max(saved.step, rows[-1][0] if rows else 0),
         seconds=max(saved.seconds, seconds[-1] if seconds else 0.0),
         seed=config.training.seed,
-        noisy_psnr=_noisy_psnr(config),
+        noisy_psnr=_noisy_psnr(folder, config),
         estimated_psnr=best if math.isfinite(best) else None,
+        newest_kept=bool(rows) and keeps_newest(config, rows[-1][0]),
         best_step=best_step,
         usable=(folder / WEIGHTS_FILE).is_file(),
         calibrated=correction is not None,
@@ -132,9 +135,15 @@ def describe_run(folder: Path) -> RunSummary:
     )
 
 
-def _noisy_psnr(config: RunConfig) -> float | None:
-    """PSNR = −10 log₁₀ σ² of an image with nothing but white noise of one level on it."""
+def _noisy_psnr(folder: Path, config: RunConfig) -> float | None:
+    """PSNR = −10 log₁₀ σ² of an image with nothing but noise on it; of several, the mean σ²."""
     data: DataConfig = config.data
-    if config.operator.kind != "denoising" or data.sigmas is not None:
+    if config.operator.kind != "denoising":
         return None
-    return decibels(data.sigma**2)
+    if data.sigmas is None:
+        return decibels(data.sigma**2)
+    with suppress(NediffError, OSError, KeyError):  # from the hub a run comes without them
+        text = (folder / SIGMAS_FILE).read_text(encoding="utf-8")
+        names = [row["name"] for row in csv.DictReader(text.splitlines())]
+        return decibels(load_sigmas(folder, config, zip(names, names, strict=True)).mean_square)
+    return None

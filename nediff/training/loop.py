@@ -82,6 +82,14 @@ def rehearsal_round(config: RunConfig, step: int) -> int:
     return sum(1 for k in rounds if step >= rehearsal_start(config, k))
 
 
+def keeps_newest(config: RunConfig, step: int) -> bool:
+    """Whether the weights after so many steps are kept, however they do on held-out images.
+
+    Where the noise is in doubt, SURE would have whatever was not estimated kept.
+    """
+    return config.recipe.doubt and rehearsal_round(config, step - 1) > 0
+
+
 def pooled_steps(config: RunConfig) -> int:
     """How many steps pool, those of the beginning."""
     return int(config.recipe.pool_until * config.training.steps)
@@ -387,15 +395,13 @@ class Trainer:
         self.progress = replace(self.progress, loss_sum=0.0, loss_count=0, history=log.history)
 
     def validate(self, observer: Observer | None) -> float:
-        """Estimated PSNR of the averaged weights; keeps them if they are the best so far."""
+        """Estimated PSNR of the averaged weights; keeps the best so far, or the newest."""
         psnr = self.validation.estimated_psnr(
             self.averaged(), self.accelerator.device, self.processes
         )
         step = self.progress.step
         best = psnr > self.progress.best_psnr
-        # where the noise is in doubt, SURE would have whatever was not estimated kept
-        trusted = not (self.config.recipe.doubt and rehearsal_round(self.config, step - 1))
-        if best or not trusted:
+        if best or keeps_newest(self.config, step):
             self.progress = replace(self.progress, best_psnr=psnr, best_step=step)
             self.best = {k: v.clone() for k, v in self.ema.weights.items()}
         if observer is not None:
