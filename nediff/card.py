@@ -31,7 +31,7 @@ Removes noise of {_noise(data)} from images with {data.channels} channel(s) and 
     nediff restore THIS_FOLDER IMAGES --out restored --samples 8
 
 It expects images like those it was trained on, with the same kind and strength of noise:
-{_kind(data)}. On other images or other noise the result, and its
+{_kind(config)}. On other images or other noise the result, and its
 error bars, mean little. `nediff evaluate THIS_FOLDER IMAGES` says how it does on yours.
 """
 
@@ -74,8 +74,10 @@ def _known(data: DataConfig) -> str:
     return words
 
 
-def _kind(data: DataConfig) -> str:
-    if data.photons is not None:
+def _kind(config: RunConfig) -> str:
+    if config.operator.coloured:
+        return "Gaussian, independent of the signal, correlated between neighbouring pixels"
+    if config.data.photons is not None:
         return "Poisson and Gaussian, each pixel by itself"
     return "white, Gaussian, independent of the signal"
 

@@ -35,14 +35,20 @@ from nediff.app.restoring import (
     Settings,
     metadata_of,
     prepare,
-    read_metadata,
     write_files,
 )
 from nediff.app.serve import serving
 from nediff.app.sessions import Sessions
 from nediff.app.training import Look, State, Trainings, look
 from nediff.app.work import Cancelled, Work
-from nediff.data import PhotonNoise, StabilisedRange, claimed, list_files, open_measurements
+from nediff.data import (
+    PhotonNoise,
+    StabilisedRange,
+    claimed,
+    list_files,
+    open_measurements,
+    read_about,
+)
 from nediff.errors import NediffError
 from nediff.keeping import read_tensors
 from nediff.problem import Problem
@@ -240,7 +246,7 @@ def test_results_are_tiff_in_data_units_that_say_how_they_were_made(
     np.testing.assert_array_equal(
         tifffile.imread(files["counts-samples.tif"]), result.samples[:, 0]
     )
-    about = read_metadata(files["counts-sd.tif"])
+    about = read_about(files["counts-sd.tif"])
     assert about["sigma_of_range"] == 0.05
     assert about["seed"] == 9
     assert about["source"] == "counts.tif"
@@ -262,7 +268,7 @@ def test_pages_of_a_stack_are_counted_from_one_and_have_files_of_their_own(
         assert f"page {number} of 12" in new.words
         *_, last = restore(session, model, Desk(), Settings(0.1, 0))
         (file,) = last.files or []
-        about = read_metadata(Path(file))
+        about = read_about(Path(file))
         assert (about["page"], about["pages"]) == (number, 12)
         names.add(Path(file).name)
     assert names == {f"stack-page{number}-restored.tif" for number in ("01", "05", "12")}

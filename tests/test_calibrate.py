@@ -341,7 +341,9 @@ def test_what_is_added_has_the_colour_of_the_noise() -> None:
         assert float((one * other).mean()) / same == pytest.approx(expected, abs=0.03)
     part = still[:, :, :, 20:50, 8:30]
     there = correction.apply(part, part[0], sigma, problem, [3], corner=(20, 8)) - part
-    torch.testing.assert_close(there, added[:, :, :, 20:50, 8:30], rtol=0, atol=1e-2 * variance**0.5)
+    torch.testing.assert_close(
+        there, added[:, :, :, 20:50, 8:30], rtol=0, atol=1e-2 * variance**0.5
+    )
 
 
 def test_a_correction_depends_on_the_level_where_it_was_found_at_several() -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import nediff as package
+from nediff.data import read_about
 from tests.command import SIGMA, TINY, float_folder, nediff, noisy, smooth, succeeded
 
 BITS = 2048
@@ -88,6 +89,38 @@ def test_stack_of_sixteen_bit_pages(run: Path, tmp_path: Path) -> None:
     assert after.shape == stack.shape
     assert np.abs(after.mean((1, 2)) - stack.mean((1, 2))).max() < 0.03 * BITS
     assert tifffile.imread(tmp_path / "sd" / "stack.tif").shape == stack.shape
+
+
+def test_tiffs_say_how_they_were_made(run: Path, tmp_path: Path) -> None:
+    """What the web page's files say: model, σ, seed; of a stack with several levels, all."""
+    stack = np.stack([np.rint(BITS * noisy(i)) for i in range(2)]).clip(0).astype(np.uint16)
+    tifffile.imwrite(tmp_path / "stack.tif", stack, photometric="minisblack")
+    (tmp_path / "levels.csv").write_text(
+        f"name,sigma\nstack.tif#0,{SIGMA}\nstack.tif#1,{SIGMA / 2}\n"
+    )
+    asked = ("--samples", 2, "--steps", 3, "--seed", 5, "--sigma", tmp_path / "levels.csv")
+    asked = (*asked, "--axes", "NHW")
+    succeeded("restore", run, tmp_path / "stack.tif", "--out", tmp_path / "out", *asked)
+    data = config_of(run)["data"]
+    names = {"restored/stack.tif": "restored", "samples/stack_1.tif": "sample 1"}
+    for name, holds in {**names, "sd/stack.tif": "sd"}.items():
+        about = read_about(tmp_path / "out" / name)
+        assert about == {
+            "software": f"nediff {package.__version__}",
+            "model": "run",
+            "source": "stack.tif",
+            "intensity_range": [data["low"], data["high"]],
+            "sigma_of_range": [SIGMA, SIGMA / 2],
+            "sigma_in_data_units": pytest.approx(
+                [s * (data["high"] - data["low"]) for s in (SIGMA, SIGMA / 2)]
+            ),
+            "samples": 2,
+            "seed": 5,
+            "solver": "dpm2m",
+            "steps": 3,
+            "holds": holds,
+        }
+        assert tifffile.imread(tmp_path / "out" / name).shape == stack.shape
 
 
 @pytest.mark.parametrize("suffix", ["tif", "npy"])

@@ -195,6 +195,9 @@ def test_the_command_line_trains_restores_and_resumes(noisy: np.ndarray, tmp_pat
     assert "dB (kept)" in trained.err
     assert "(best)" not in trained.err.split("from now on")[1]
     assert "of the newest weights" in told
+    card = (run / "README.md").read_text()
+    assert "correlated between neighbouring pixels" in card
+    assert "white" not in card
     levels = ("--sigma", run / "sigmas.csv", "--axes", "NHW")
     succeeded("restore", run, data, *levels, "--out", tmp_path / "restored")
     # new images: the run tells their noise by the colour it knows
@@ -202,7 +205,12 @@ def test_the_command_line_trains_restores_and_resumes(noisy: np.ndarray, tmp_pat
     np.save(new, noisy[:4, :64, :64])
     for what in (("restore", "--out", tmp_path / "estimated"), ("evaluate",), ("calibrate",)):
         told = succeeded(what[0], run, new, "--axes", "NHW", *what[1:])
-        assert "noise of each image estimated" in told.err
+        assert "noise of each image, by the colour that of the run has" in told.err
+        flattered = "the names and sizes of those that the run was trained on" in told.err
+        assert not flattered  # fewer and smaller ones
+    for what in ("evaluate", "calibrate"):
+        told = succeeded(what, run, data, *levels)
+        assert "the names and sizes of those that the run was trained on" in told.err, what
     refused = command("train", *options[:-1], tmp_path / "other", "--simulate", "0.1")
     assert refused.code == 2
     assert "--sigma" in refused.err

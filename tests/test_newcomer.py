@@ -161,18 +161,22 @@ def test_too_few_samples_to_judge_error_bars_by_are_not_passed_over(tmp_path: Pa
 
 def test_white_noise_and_an_honest_estimate_get_no_such_words(tmp_path: Path) -> None:
     random = np.random.default_rng(2)
-    for name in ("noisy", "clean"):
+    for name in ("noisy", "clean", "new"):
         (tmp_path / name).mkdir()
     for k, picture in enumerate(clean("power", count=12, side=96)[:, 0]):
         y = picture + SIGMA * random.normal(size=picture.shape)
         tifffile.imwrite(tmp_path / "noisy" / f"{k}.tif", y.astype(np.float32))
         tifffile.imwrite(tmp_path / "clean" / f"{k}.tif", picture.astype(np.float32))
+        y = picture + SIGMA * random.normal(size=picture.shape)
+        tifffile.imwrite(tmp_path / "new" / f"new{k}.tif", y.astype(np.float32))
     run = tmp_path / "run"
     command = ("train", tmp_path / "noisy", "--sigma", SIGMA, "--range", 0, 1, "--out", run)
     said = succeeded(*command, "--steps", 20, "--size", "tiny", "--crop", 32)
     assert "Careful" not in said.err
-    judged = ("evaluate", run, tmp_path / "noisy", "--clean", tmp_path / "clean", "--samples", 0)
-    assert "Careful" not in succeeded(*judged).err
+    judged = ("--clean", tmp_path / "clean", "--samples", 0)
+    assert "Careful" not in succeeded("evaluate", run, tmp_path / "new", *judged).err
+    flattered = "names and sizes of those that the run was trained on"
+    assert flattered in succeeded("evaluate", run, tmp_path / "noisy", *judged).err
 
 
 def test_errors_that_are_negative_in_all_are_impossible() -> None:

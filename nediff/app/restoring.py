@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +14,10 @@ import tifffile
 import torch
 from numpy.typing import NDArray
 
-from nediff import __version__
 from nediff.app.models import Model
 from nediff.app.opening import Opened
 from nediff.app.work import Work
-from nediff.data import IntensityRange, StabilisedRange, atomic_path
+from nediff.data import StabilisedRange, about_result, atomic_path
 from nediff.data.settle import magnitude
 from nediff.errors import NediffError
 from nediff.operators import Coloured
@@ -203,24 +201,11 @@ def _noisy(restorer: Restorer, opened: Opened) -> Values:
 def metadata_of(result: Result) -> dict[str, Any]:
     """What has to be known of a result to make it again."""
     opened = result.opened
-    return {
-        "software": f"nediff {__version__}",
-        "model": result.model,
-        "source": opened.name,
-        "page": opened.page + 1,  # counted as the page shows it
-        "pages": opened.pages,
-        "intensity_range": [opened.range.low, opened.range.high],
-        **_noise_told(opened.range, result.sigma),
-        **{k: v for k, v in asdict(result.settings).items() if k != "sigma"},
-    }
-
-
-def _noise_told(r: IntensityRange, sigma: float) -> dict[str, float]:
-    """σ, where it is one number in the data's units; else what it depends on."""
-    if not isinstance(r, StabilisedRange):
-        return {"sigma_of_range": sigma, "sigma_in_data_units": sigma * r.scale}
-    known = {"gain": r.noise.gain, "read_noise": r.noise.read_noise, "offset": r.noise.offset}
-    return {"sigma_of_stabilised_range": sigma, **known}
+    settings = {k: v for k, v in asdict(result.settings).items() if k != "sigma"}
+    pages = {"page": opened.page + 1, "pages": opened.pages}  # counted as the page shows it
+    return about_result(
+        result.model, opened.name, opened.range, [result.sigma], **pages, **settings
+    )
 
 
 def write_files(result: Result, folder: Path) -> list[Path]:
@@ -250,10 +235,7 @@ def _as(image: Values, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _write_tiff(path: Path, image: NDArray[Any], about: dict[str, Any]) -> None:
-    """An image (C, H, W) or a stack of them, channels last where they are colours.
-
-    What is known goes into the description, as JSON, which is where tifffile and ImageJ show it.
-    """
+    """An image (C, H, W) or a stack of them, channels last where they are colours."""
     axes = "ICYX"[4 - image.ndim :]
     rgb = image.shape[-3] == 3
     if rgb:
@@ -264,10 +246,3 @@ def _write_tiff(path: Path, image: NDArray[Any], about: dict[str, Any]) -> None:
     known = {"axes": axes, "nediff": about}
     with atomic_path(path) as temporary:
         tifffile.imwrite(temporary, image, metadata=known, compression="zlib", **colours)
-
-
-def read_metadata(path: Path) -> dict[str, Any]:
-    """What `write_files` wrote about a file."""
-    with tifffile.TiffFile(path) as file:
-        found: dict[str, Any] = json.loads(file.pages[0].description)["nediff"]
-    return found

@@ -6,7 +6,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from nediff.cli.console import counting, refuse_json_folder, results, say, write_json
-from nediff.cli.evaluate import open_for, print_pairs, refuse_mismatch, trimmed, with_needed_levels
+from nediff.cli.evaluate import (
+    open_for,
+    print_pairs,
+    refuse_mismatch,
+    trimmed,
+    warn_if_trained_on,
+    with_needed_levels,
+)
 from nediff.cli.inputs import load_run, refuse_misfits
 from nediff.cli.levels import Level
 from nediff.correction import CALIBRATION_FILE, Conformal, Correction, save_correction
@@ -76,6 +83,7 @@ def _opened(
 ) -> tuple[Measurements, Measurements | None]:
     """The measurements, and the truth if there is some."""
     noisy = open_for(restorer, request.images, request.axes, clean=False)
+    warn_if_trained_on(noisy, restorer)
     noisy = with_needed_levels(noisy, restorer, request.run, request.sigma, request.units)
     refuse_misfits(noisy.files, restorer.problem)
     if request.clean is None:

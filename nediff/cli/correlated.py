@@ -43,7 +43,7 @@ def with_estimated_levels(images: Measurements, restorer: Restorer) -> Measureme
     least, largest = (f"{s:.4g}" for s in (found.sigmas.least, found.sigmas.largest))
     level = least if least == largest else f"{least} to {largest}"
     say(
-        f"noise of each image estimated by the run's: σ = {level} of the range; "
-        "--sigma says otherwise"
+        f"noise of each image, by the colour that of the run has: σ = {level} of the range; "
+        "--sigma tells it another"
     )
     return found

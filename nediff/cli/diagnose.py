@@ -114,7 +114,9 @@ def _noise(found: Diagnosis) -> Iterator[str]:
 def _unvaried(sigmas: list[float]) -> str:
     """What to say of levels of which none is surely another than the others."""
     alike = max(sigmas) - min(sigmas) <= ALIKE * max(sigmas)
-    return "the same, as far as can be seen" if alike else "too unsure to tell a difference"
+    return (
+        "the same, as far as can be seen" if alike else "they may be the same: too unsure to tell"
+    )
 
 
 def _images(found: Diagnosis) -> Iterator[str]:

@@ -122,6 +122,7 @@ def _opened(
     problem = restorer.problem
     if request.simulate is None:
         noisy = open_for(restorer, request.images, request.axes, clean=False)
+        warn_if_trained_on(noisy, restorer)
         noisy = with_needed_levels(noisy, restorer, request.run, request.sigma, request.units)
         refuse_misfits(noisy.files, problem)
         if request.clean is None:
@@ -130,12 +131,23 @@ def _opened(
         refuse_mismatch(noisy, clean, problem)
         return noisy, clean, []
     images = open_for(restorer, request.images, request.axes, clean=True)
+    warn_if_trained_on(images, restorer)
     refuse_small(images, problem)
     noisy = simulated(images, _to_simulate(restorer, request, images), request.seed, problem)
     check_measurements(noisy, problem)
     # what fewer photons would do is not what less white noise does
     fractions = () if isinstance(images.range, StabilisedRange) else LOWER_LEVELS
     return noisy, images, [fraction * problem.sigma for fraction in fractions]
+
+
+def warn_if_trained_on(images: Measurements, restorer: Restorer) -> None:
+    """A word where the images are those of the training, as far as names and sizes tell."""
+    if images.fingerprint == restorer.config.data.fingerprint:
+        say(
+            "Careful: these images have the names and sizes of those that the run was trained on. "
+            "If they are the same, all but a few are known to it, and it looks better than it is "
+            "and surer; give others."
+        )
 
 
 def with_needed_levels(

@@ -27,6 +27,7 @@ from nediff.data import (
     Sigmas,
     StabilisedRange,
     Units,
+    about_result,
     claimed,
     float_form,
     form_like,
@@ -448,7 +449,7 @@ def _restore_once(
 ) -> None:
     """Every output is written whole or not at all."""
     if restorer.in_parts(restorer.problem, file.size()):
-        forms = _forms(restorer, file, paths)
+        forms = _forms(restorer, file, request, sigmas, paths)
         large = LargeFile(
             restorer,
             file,
@@ -465,12 +466,35 @@ def _restore_once(
         _restore_small(restorer, file, request, sigmas, ledger, paths, advance)
 
 
-def _forms(restorer: Restorer, file: ImageFile, paths: Iterable[str]) -> dict[str, Form]:
-    """How each output of a file is stored."""
-    restored = _form(restorer, file)
+def _forms(
+    restorer: Restorer,
+    file: ImageFile,
+    request: RestoreRequest,
+    sigmas: Sigmas | None,
+    paths: Iterable[str],
+) -> dict[str, Form]:
+    """How each output of a file is stored, and what is written about it."""
+    restored, about = _form(restorer, file), _about(restorer, file, request, sigmas)
     layout = restored.header.layout
     floats = float_form(file.n_images, (layout.channels, *layout.size))
-    return dict.fromkeys(paths, floats) | {"restored": restored}
+    forms = dict.fromkeys(paths, floats) | {"restored": restored}
+    return {
+        name: replace(form, header=replace(form.header, about=about | {"holds": name}))
+        for name, form in forms.items()
+    }
+
+
+def _about(
+    restorer: Restorer, file: ImageFile, request: RestoreRequest, sigmas: Sigmas | None
+) -> dict[str, object]:
+    """As the web page tells it: the model by the name of its folder, and how it was asked."""
+    names = [file.page_name(page) for page in range(file.n_images)]
+    levels = [restorer.problem.sigma if sigmas is None else sigmas.of(name) for name in names]
+    settings = {"samples": request.samples, "seed": request.seed}
+    if request.samples:
+        settings |= {"solver": restorer.sampler.solver, "steps": restorer.sampler.steps}
+    model = "pretrained" if request.pretrained else request.run.resolve().name
+    return about_result(model, Path(file.name).name, restorer.range, levels, **settings)
 
 
 def _restore_small(
@@ -483,7 +507,7 @@ def _restore_small(
     advance: Callable[[ImageFile, float], None],
 ) -> None:
     """Image by image; those of a stack are on the disk as soon as they are there."""
-    forms = _forms(restorer, file, paths)
+    forms = _forms(restorer, file, request, sigmas, paths)
     pages = (
         _restored_page(restorer, file, page, request, sigmas, advance)
         for page in range(file.n_images)

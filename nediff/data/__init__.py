@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nediff.data.about import about_result, read_about
 from nediff.data.atomic import atomic_path
 from nediff.data.claim import claimed, is_claimed
 from nediff.data.files import ImageFile
@@ -29,6 +30,7 @@ __all__ = [
     "StabilisedRange",
     "Units",
     "Window",
+    "about_result",
     "atomic_path",
     "check_channels",
     "check_sigma",
@@ -40,6 +42,7 @@ __all__ = [
     "list_files",
     "open_measurements",
     "photon_noise",
+    "read_about",
     "read_plain",
     "read_sigmas",
     "scan",

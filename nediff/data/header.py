@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,8 @@ class Header:
 
     ``min_is_white``: viewers show the file inverted (a kind of grey TIFF). The values are used
     as they are; it is only for writing the like. ``pairs``: the values are complex, and their
-    real and imaginary parts are the last axis of the layout, two channels.
+    real and imaginary parts are the last axis of the layout, two channels. ``about``: what to
+    write of a result into its file (about.py), for formats that can hold it.
     """
 
     layout: Layout
@@ -28,6 +29,7 @@ class Header:
     mapped: bool
     min_is_white: bool = False
     pairs: bool = False
+    about: Mapping[str, Any] | None = None
 
 
 def native_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:

@@ -204,6 +204,8 @@ def create(path: Path, header: Header) -> Array:
     tags = _tags(layout)
     if header.min_is_white:
         tags["photometric"] = "miniswhite"
+    if header.about is not None:
+        tags["metadata"] = {**tags.get("metadata", {}), "nediff": header.about}
     array: Array = tifffile.memmap(
         path, shape=layout.shape, dtype=header.dtype, bigtiff=None, **tags
     )
