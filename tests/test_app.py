@@ -1065,6 +1065,16 @@ def test_an_address_of_another_computer_is_refused_at_once(host: str) -> None:
         pass
 
 
+def test_a_port_that_is_taken_is_said_to_be() -> None:
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        door.listen()
+        port = door.getsockname()[1]
+        sentence = rf"^Port {port} is taken; leave out --port for a free one\.$"
+        with pytest.raises(NediffError, match=sentence), serving(None, port=port):
+            pass
+
+
 def test_uploads_have_a_limit_and_nothing_of_them_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     httpx = pytest.importorskip("httpx")
     monkeypatch.setattr("nediff.app.serve.MOST_MEGABYTES", 1)

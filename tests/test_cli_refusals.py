@@ -24,7 +24,7 @@ from torch import Tensor
 
 from nediff import keeping
 from nediff.cli.ledger import FINISHED
-from nediff.cli.signals import handling
+from nediff.cli.signals import handling, interrupt
 from nediff.restorer import Restorer
 from nediff.training import Trainer
 from tests.command import SIGMA, TINY, Outcome, float_folder, nediff, noisy, succeeded, tree
@@ -624,9 +624,42 @@ def test_signals_stop_restoring_between_whole_files(
     before = signal.getsignal(number)
     outcome = nediff("restore", run, data, "--out", tmp_path / "out")
     assert outcome.code == 128 + number
-    assert outcome.err.splitlines()[-1].startswith("nediff: interrupted")
+    last = outcome.err.splitlines()[-1]
+    assert last.startswith("nediff: interrupted")
+    assert last.endswith("written so far are whole, and the same command goes on.")
     assert list(files(tmp_path / "out")) == ["restored/a0.tif"]
     assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "stopped_in", "words"),
+    [
+        (
+            ("train", "DATA", "--sigma", SIGMA, "--out", "OUT"),
+            "cli.train.plan_run",
+            "nothing was written",
+        ),
+        (("diagnose", "DATA"), "cli.diagnose.diagnose", "nothing was written"),
+        (("evaluate", "RUN", "DATA"), "cli.evaluate.measure", "nothing was written"),
+        (("calibrate", "RUN", "DATA"), "cli.calibrate.calibrate", "nothing was changed"),
+    ],
+)
+def test_an_interrupted_command_says_what_it_leaves(
+    data: Path,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[object, ...],
+    stopped_in: str,
+    words: str,
+) -> None:
+    monkeypatch.setattr(f"nediff.{stopped_in}", lambda *_, **__: interrupt(signal.SIGINT, None))
+    places = {"DATA": data, "RUN": run, "OUT": tmp_path / "out"}
+    before = tree(tmp_path)
+    outcome = nediff(*(places.get(str(word), word) for word in command))
+    assert outcome.code == 130
+    assert outcome.err.splitlines()[-1] == f"nediff: interrupted; {words}."
+    assert tree(tmp_path) == before
 
 
 def test_lines_are_not_wrapped_and_brackets_are_kept(data: Path, run: Path, tmp_path: Path) -> None:

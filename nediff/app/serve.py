@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import shutil
@@ -32,8 +33,11 @@ def is_local(host: str) -> bool:
         return False
 
 
-def _check(host: str) -> None:
-    """Refuse an address that is none of this computer's at once: Gradio would try 100 ports."""
+def _check(host: str, port: int | None) -> None:
+    """Refuse a port that is taken, and an address that is none of this computer's, at once.
+
+    Gradio would try 100 ports.
+    """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as door:
@@ -43,6 +47,18 @@ def _check(host: str) -> None:
             f"The page cannot be served at '{host}': {error}. Leave out --host for this computer "
             "alone, or give 0.0.0.0 for all that can reach it."
         ) from error
+    if port is None:
+        return
+    try:
+        with socket.socket(family, kind) as door:
+            # as a server does: one that was closed a moment ago does not count
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            door.bind((address[0], port, *address[2:]))
+    except OSError as error:
+        how = (
+            "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+        )
+        raise NediffError(f"Port {port} {how}; leave out --port for a free one.") from error
 
 
 def _only_named(host: str) -> list[Any]:
@@ -68,7 +84,7 @@ def serving(
 
     Visitors from other computers see no training page: it reads and writes folders of this one.
     """
-    _check(host)
+    _check(host, port)
     model = open_model(run)
     root = Path(tempfile.mkdtemp(prefix="nediff-app-")).resolve()
     before = {name: os.environ.get(name) for name in _ENVIRONMENT}

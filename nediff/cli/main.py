@@ -46,7 +46,7 @@ from nediff.cli.options import (
     UnitsOption,
 )
 from nediff.cli.shown import Command, Commands, one_of
-from nediff.cli.signals import Interrupted, handling, interrupt
+from nediff.cli.signals import NOTHING, WHOLE, Interrupted, handling, interrupt, leave, left
 from nediff.cli.usage import USAGE_ERROR, typed, usage_sentence
 from nediff.errors import NediffError, NediffWarning
 from nediff.processes import first, first_to_say, launched
@@ -71,6 +71,18 @@ _TOGETHER = ("train", "restore")
 _LOOK_AT_WHOLE_IMAGES = ("restore", "evaluate", "calibrate", "app")
 
 
+_IF_STOPPED = {
+    "train": NOTHING,  # until there is a run
+    "diagnose": NOTHING,
+    "evaluate": NOTHING,
+    "compare": NOTHING,
+    "calibrate": "nothing was changed",
+    "restore": f"{WHOLE}, and the same command goes on",
+    "reproduce": f"{WHOLE}, and the same command goes on",
+}
+"""What a command leaves behind if a signal stops it."""
+
+
 @app.callback()
 def _main(
     context: typer.Context,
@@ -86,6 +98,7 @@ def _main(
 ) -> None:
     """What can be said before any command."""
     command = context.invoked_subcommand
+    leave(_IF_STOPPED.get(command or "", WHOLE))
     if launched() > 1 and command not in _TOGETHER:
         raise NediffError(
             f"`nediff {command}` runs in one process; only {' and '.join(_TOGETHER)} can be "
@@ -682,7 +695,7 @@ def main() -> None:
         _refuse("There is not enough memory for this; try smaller images or fewer samples.")
     except Interrupted as signal:
         if first():
-            typer.secho("nediff: interrupted; the files written so far are whole.", err=True)
+            typer.secho(f"nediff: interrupted; {left()}.", err=True)
         sys.exit(signal.exit_code)
 
 

@@ -14,6 +14,22 @@ from nediff.processes import launched
 Handler = Callable[[int, FrameType | None], None]
 
 
+WHOLE = "the files written so far are whole"
+NOTHING = "nothing was written"
+_left = WHOLE
+
+
+def leave(words: str) -> None:
+    """What to say from now on of what a command leaves behind if it is stopped at once."""
+    global _left
+    _left = words
+
+
+def left() -> str:
+    """The words that hold now."""
+    return _left
+
+
 class Interrupted(BaseException):
     """Raised by a signal, so that files half-written are removed on the way out."""
 

@@ -38,7 +38,7 @@ from nediff.cli.operator import (
 )
 from nediff.cli.photons import UntoldPhotons, estimated_photons, refuse_too_dark
 from nediff.cli.seen import say_what_is_seen
-from nediff.cli.signals import Stopper, handling
+from nediff.cli.signals import WHOLE, Stopper, handling, leave
 from nediff.config import RunConfig, SigmaConfig
 from nediff.data import (
     IntensityRange,
@@ -167,6 +167,8 @@ def _run_train(request: TrainRequest, processes: Processes) -> int:
     existing = _as_config(processes.told(lambda: _existing(request)))
     refuse_conflicts(request, existing)
     stopper, micro_batch, track = Stopper(), request.plan.micro_batch, request.track
+    if existing is not None or request.sigma == "learn":  # which is kept as it goes
+        leave(WHOLE)
     if existing is None:
         if request.resume:
             say(f"there is no run in {request.out} to go on with; a new one begins")
@@ -180,6 +182,7 @@ def _run_train(request: TrainRequest, processes: Processes) -> int:
         sigmas = measurements.sigmas
         # from here on there is a run: whoever stops it now finds it saved
         with handling(stopper.handle):
+            leave(WHOLE)
             processes.told(lambda: start_folder(request.out, config, problem, sigmas))
             code = train_with_bar(
                 config, measurements, request.out, micro_batch, track=track, stopper=stopper
