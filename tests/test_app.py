@@ -24,9 +24,9 @@ import torch
 
 from nediff.app.drawing import diagnosis, message, progress_bar
 from nediff.app.example import write_example
-from nediff.app.handlers import Step, arrive, ask, estimate, restore, turn
+from nediff.app.handlers import Step, arrive, ask, estimate, marked, restore, turn
 from nediff.app.models import Model, open_model
-from nediff.app.opening import estimated_sigma, open_image
+from nediff.app.opening import Level, estimated_sigma, open_image
 from nediff.app.pictures import save_pictures, shown_range
 from nediff.app.probing import Probe, Region, answer, histogram, probe
 from nediff.app.restoring import (
@@ -362,6 +362,23 @@ def test_of_correlated_noise_the_mean_of_a_region_is_not_compared(tmp_path: Path
         assert ("times as much doubt" in answer(probe(coloured, region))) is compared
 
 
+def test_few_samples_are_said_to_be_few_and_are_not_compared(tmp_path: Path) -> None:
+    """The very same pixel: from eight samples on the measurement's noise is compared with them."""
+    drawn = np.random.default_rng(1).normal(100, 1, (8, 1, 24, 24)).astype(np.float32)
+    for count in (2, 3, 7, 8):
+        result = made_result(drawn[:count], tmp_path / "image.tif")
+        words = answer(probe(result, Region(3, 3)))
+        assert ("draw more" in words) is (count < 8)
+        assert ("as much doubt" in words) is (count == 8)
+
+
+def test_a_restored_value_outside_of_the_interval_is_said_to_be() -> None:
+    values = np.array([1.0, 2.0, 2.0, 5.0])
+    for restored, outside in ((2.4, False), (0.5, True), (5.5, True)):
+        words = answer(Probe(Region(0, 0), 3.0, restored, values, 1.0, 10.0))
+        assert ("The restored value lies outside of that." in words) is outside
+
+
 def test_regions_are_cut_at_the_border_and_refused_outside(tmp_path: Path) -> None:
     drawn = np.random.default_rng(1).normal(100, 10, (8, 1, 24, 24)).astype(np.float32)
     result = made_result(drawn, tmp_path / "image.tif")
@@ -397,7 +414,29 @@ def test_a_visit_from_upload_to_answer(model: Model, noisy: Path, tmp_path: Path
     assert all(Path(name).is_file() for name in last.files or [])
     words, picture = ask(session, Region(10, 10))
     assert "row 10, column 10" in words
+    shown = marked(session, Region(10, 10, 1000, 3))
+    assert shown is not None
+    assert {k: v for k, v in shown.items() if k != "mark"} == last.viewer
+    mark = (shown["mark"][k] for k in ("top", "left", "height", "width"))
+    assert tuple(mark) == (10, 10, last.viewer["height"] - 10, 3)
+    assert marked(session, Region(1000, 0)) is None
     assert picture.startswith("<svg")
+
+
+@pytest.mark.parametrize("white", [True, False])
+def test_error_bars_that_will_be_too_narrow_are_said_to_be_when_they_are_there(
+    model: Model, noisy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, white: bool
+) -> None:
+    """The words on the image's noise are gone by then."""
+    found = Level(0.1, 0.001, white)
+    monkeypatch.setattr("nediff.app.handlers.estimated_sigma", lambda *_: found)
+    session = Sessions(tmp_path).of("a")
+    new = arrive(session, model, session.keep(noisy))
+    assert ("too narrow" in new.words) is not white
+    *_, last = restore(session, model, Desk(), Settings(0.1, 2, steps=3))
+    assert ("error bars are too narrow" in (last.words or "")) is not white
+    *_, last = restore(session, model, Desk(), Settings(0.1, 0, steps=3))
+    assert "too narrow" not in (last.words or "")
 
 
 def test_a_cancelled_visit_keeps_the_estimate(model: Model, noisy: Path, tmp_path: Path) -> None:
@@ -936,6 +975,17 @@ def test_a_run_of_a_terminal_can_be_watched(tmp_path: Path) -> None:
     state = trainings.state(out)
     assert state is not None
     assert not state.running
+
+
+def test_the_bar_says_when_it_will_know_and_is_gone_when_all_is_over() -> None:
+    from nediff.app.training_page import _bar
+
+    begun = _bar(State(True, 284, [], "training", every=71))
+    assert "after step 71" in begun
+    assert "step 0" not in begun
+    rows = [(71, 30.0, 20.0)]
+    assert "about step 71 of 284" in _bar(State(True, 284, rows, "training", every=71))
+    assert _bar(State(False, 284, rows, "stopped after 90 of 284 steps", every=71)) == ""
 
 
 def test_a_stop_before_there_is_a_run_says_so() -> None:

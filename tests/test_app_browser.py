@@ -106,6 +106,7 @@ def _arrived(page: Any, name: str) -> None:
 def test_upload_restore_probe_download(page: Any, tmp_path: Path) -> None:
     _upload(page, _image(tmp_path))
     _arrived(page, "counts.tif: 80 × 64 pixels, grey, uint16")
+    assert not page.locator("#nediff-viewer .nv-ask").first.is_visible()  # there is nothing to ask
     _number(page, "sigma", "0.08")
     _number(page, "samples", "3")
     page.click("#nediff-restore")
@@ -125,6 +126,21 @@ def test_upload_restore_probe_download(page: Any, tmp_path: Path) -> None:
     scale = pane.bounding_box()["width"] / 80
     assert row == int(60 / scale)  # the pixel under the pointer
 
+    hint = shown.locator(".nv-help")
+    sync_api.expect(hint).to_contain_text("Enter probes")
+    assert hint.locator(".nv-ask").first.is_visible()
+    mark = shown.locator('[data-pane="samples"] .nv-mark')
+    for k, value in enumerate(("3", "5", "40", "50")):  # a region that is typed is marked, too
+        page.locator(".nediff-where input").nth(k).fill(value)
+    page.click("#nediff-ask-there")
+    sync_api.expect(answer).to_contain_text("rows 3 to 42, columns 5 to 54", timeout=PATIENCE)
+    sync_api.expect(answer).to_contain_text("draw more")
+    assert mark.bounding_box()["width"] == pytest.approx(50 * scale + 4, abs=1)
+    assert mark.bounding_box()["height"] == pytest.approx(40 * scale + 4, abs=1)
+
+    removers = page.locator("#nediff-files .label-clear-button")
+    assert removers.count() > 0
+    assert not any(cross.is_visible() for cross in removers.all())  # they could not be undone
     with page.expect_download() as started:
         page.locator("#nediff-files a", has_text="").first.click()
     file = tmp_path / started.value.suggested_filename
@@ -183,6 +199,22 @@ def test_what_is_wrong_is_said(page: Any, tmp_path: Path) -> None:
     assert "/tmp" not in alert.inner_text()
     page.click("#nediff-restore")
     sync_api.expect(alert).to_contain_text("Drop an image first", timeout=PATIENCE)
+
+
+def test_nothing_is_said_of_the_noise_before_there_is_an_image(browser: Any) -> None:
+    """The field is empty where σ is told by the image, and restoring asks for one first."""
+    from nediff.app.serve import serving
+
+    asked: list[str] = []
+    with serving(None) as where:
+        context = browser.new_context()
+        page = _opened(context, where, asked)
+        sync_api.expect(page.locator("#nediff-sigma input")).to_have_value("", timeout=PATIENCE)
+        page.click("#nediff-restore")
+        words = page.locator("#nediff-words [role=alert]")
+        sync_api.expect(words).to_contain_text("Drop an image first", timeout=PATIENCE)
+        context.close()
+    assert asked == []
 
 
 def test_cancelling(page: Any, tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from nediff.app.drawing import message, progress_bar
 from nediff.app.models import Model, largest_sigma
 from nediff.app.opening import Level, Opened, estimated_sigma, open_image, plus_minus
 from nediff.app.pictures import save_noisy, save_pictures
-from nediff.app.probing import Region, answer, histogram, probe
+from nediff.app.probing import Region, answer, histogram, probe, within
 from nediff.app.restoring import Desk, Result, Settings, prepare, write_files
 from nediff.app.sessions import Session
 from nediff.app.work import Cancelled, Work
@@ -23,6 +25,7 @@ from nediff.errors import NediffError
 URL = "gradio_api/file="
 UNSURE = 0.2
 """A relative error of σ above which the user is told."""
+NO_IMAGE = "Drop an image first."
 UNKNOWN = "How strong the noise is cannot be told from this image; please say it."
 Json = dict[str, Any]
 
@@ -71,6 +74,7 @@ def arrive(session: Session, model: Model, file: Path, page: int = 0) -> Arrived
     if sigma is None and found is not None:
         sigma = _told(found, most)
     session.opened, session.told = opened, sigma
+    session.too_narrow = model.white and found is not None and not found.white
     words = f"{opened.words}; intensity range {opened.range_chosen}. "
     words += _noise_words(opened, model, found, most)
     folder = session.new_folder()
@@ -90,7 +94,7 @@ def turn(session: Session, model: Model, page: int, sigma: float | None) -> Arri
 def estimate(session: Session, model: Model) -> tuple[str, float]:
     """(words, σ) of the noise of the image at hand, at most what the model takes."""
     if session.opened is None:
-        raise NediffError("Drop an image first.")
+        raise NediffError(NO_IMAGE)
     restorer = model.restorer(session.opened)
     found = estimated_sigma(session.opened, restorer)
     if found is None:
@@ -147,7 +151,7 @@ def restore(session: Session, model: Model, desk: Desk, settings: Settings) -> I
     """
     opened = session.opened
     if opened is None:
-        raise NediffError("Drop an image first.")
+        raise NediffError(NO_IMAGE)
     work = prepare(model, opened, settings, desk)
     session.begin(opened, work)
     work.start()
@@ -201,6 +205,11 @@ def _finished(session: Session, work: Work[Result], result: Result) -> Step:
         typical = float(np.sqrt(np.square(sd, dtype=np.float64).mean()))
         words += f"{count} samples, typical uncertainty {typical:.3g} in the data's units. "
         words += "Click into a picture to ask how sure it is."
+        if session.too_narrow:
+            words += (
+                " The noise of this image goes on from pixel to pixel, which this model does not "
+                "know: its error bars are too narrow."
+            )
     else:
         words += "draw two samples or more for error bars."
     return Step("", viewer, files, message(words), running=False)
@@ -216,7 +225,7 @@ def _noise_of(result: Result) -> str:
 def _shown(session: Session, result: Result) -> Json:
     folder = session.new_folder()
     pictures = save_pictures(result, folder)
-    return _viewer(folder, result.opened, result.restored.shape[-2:]) | {
+    session.shown = _viewer(folder, result.opened, result.restored.shape[-2:]) | {
         "folder": str(folder),
         "noisy": url(pictures.noisy),
         "restored": url(pictures.restored),
@@ -224,6 +233,18 @@ def _shown(session: Session, result: Result) -> Json:
         "sd": url(pictures.sd),
         "top": f"{pictures.top:.3g}",
     }
+    return session.shown
+
+
+def marked(session: Session, region: Region) -> Json | None:
+    """What is shown, with a mark around the part of a region that lies in it; None if none does."""
+    if session.result is None or session.shown is None:
+        return None
+    with suppress(NediffError):
+        # the time: a region that is asked for again is marked again
+        place = asdict(within(session.result, region)) | {"asked": time.monotonic()}
+        return session.shown | {"mark": place}
+    return None
 
 
 def ask(session: Session, region: Region) -> tuple[str, str]:

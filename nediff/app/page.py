@@ -63,12 +63,14 @@ def build_page(
     with gr.Blocks(title="nediff", analytics_enabled=False, delete_cache=(600, 86400)) as page:
         gr.HTML(_heading(model, local), padding=False)
         if trainings is None:
-            _restoring(visit)
+            parts = _restoring(visit)
         else:
             with gr.Tab("Restore"):
-                _restoring(visit)
+                parts = _restoring(visit)
             with gr.Tab("Train"):
                 training_tab(trainings)
+        if model.sigma is None:  # an empty field is shown by Gradio as 0 until it is told again
+            page.load(lambda: None, None, parts.sigma, show_progress="hidden")
 
         def leave(request: gr.Request) -> None:
             sessions.leave(request.session_hash)
@@ -203,11 +205,12 @@ class _Restoring:
         }
 
 
-def _restoring(visit: Visit) -> None:
+def _restoring(visit: Visit) -> _Restoring:
     parts = _Restoring(visit.model)
     _wire_upload(parts, visit)
     _wire_restore(parts, visit)
     _wire_probe(parts, visit)
+    return parts
 
 
 def _wire_upload(parts: _Restoring, visit: Visit) -> None:
@@ -294,6 +297,8 @@ def _wire_restore(parts: _Restoring, visit: Visit) -> None:
     ) -> Iterator[Outputs]:
         session, model = visit.session(request), visit.model
         try:
+            if session.opened is None:
+                raise NediffError(handlers.NO_IMAGE)
             if model.needs_sigma and not sigma:
                 raise NediffError("Say how strong the noise is: σ, between 0 and 1.")
             given = None if sigma is None or not model.needs_sigma else float(sigma)
@@ -332,7 +337,7 @@ def _step_shown(parts: _Restoring, step: handlers.Step) -> Outputs:
 
 
 def _wire_probe(parts: _Restoring, visit: Visit) -> None:
-    changed = [parts.answer, parts.histogram, *parts.where]
+    changed = [parts.answer, parts.histogram, *parts.where, parts.viewer]
 
     def ask(region: Region, request: gr.Request) -> Outputs:
         try:
@@ -347,7 +352,9 @@ def _wire_probe(parts: _Restoring, visit: Visit) -> None:
 
     def typed(top: float, left: float, height: float, width: float, request: gr.Request) -> Outputs:
         place = [int(v or 0) for v in (top, left, height, width)]
-        return ask(Region(place[0], place[1], max(place[2], 1), max(place[3], 1)), request)
+        region = Region(place[0], place[1], max(place[2], 1), max(place[3], 1))
+        viewer = handlers.marked(visit.session(request), region)
+        return ask(region, request) | ({} if viewer is None else {parts.viewer: viewer})
 
     light: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None}
     parts.viewer.probe(clicked, None, changed, **light)

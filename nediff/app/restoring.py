@@ -14,6 +14,7 @@ import tifffile
 import torch
 from numpy.typing import NDArray
 
+from nediff import __version__
 from nediff.app.models import Model
 from nediff.app.opening import Opened
 from nediff.app.work import Work
@@ -203,9 +204,8 @@ def metadata_of(result: Result) -> dict[str, Any]:
     opened = result.opened
     settings = {k: v for k, v in asdict(result.settings).items() if k != "sigma"}
     pages = {"page": opened.page + 1, "pages": opened.pages}  # counted as the page shows it
-    return about_result(
-        result.model, opened.name, opened.range, [result.sigma], **pages, **settings
-    )
+    known = (result.model, opened.name, opened.range, [result.sigma])
+    return about_result(__version__, *known, pages | settings)
 
 
 def write_files(result: Result, folder: Path) -> list[Path]:

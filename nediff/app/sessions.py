@@ -32,6 +32,10 @@ class Session:
         self.opened: Opened | None = None
         self.told: float | None = None
         """The σ that the page wrote into its field when the image arrived."""
+        self.too_narrow = False
+        """Whether its error bars will be: its noise is correlated, and the model's is not."""
+        self.shown: dict[str, Any] | None = None
+        """What the viewer was told of the newest result."""
         self.uploads: set[Path] = set()
         """The folders the server put uploaded files in; equal files of two visitors share one."""
         self.result: Result | None = None

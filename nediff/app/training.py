@@ -127,6 +127,8 @@ class State:
     """Seconds since the last row."""
     exit_code: int | None = None
     """Of the process, if it was one of the page and has ended."""
+    every: int = 0
+    """Steps between two checks on held-out images."""
 
     @property
     def failed(self) -> bool:
@@ -222,9 +224,10 @@ class Trainings:
         if known is None and not (folder / CONFIG_FILE).exists():
             return None
         running = running or is_claimed(folder)  # by a terminal, perhaps
-        steps = 0
+        steps = every = 0
         if (folder / CONFIG_FILE).exists():
-            steps = load_config(folder).training.steps
+            training = load_config(folder).training
+            steps, every = training.steps, min(training.validate_every, training.steps)
         rows = [
             (int(r["step"]), float(r["seconds"]), float(r["estimated_psnr"]))
             for r in read_metrics(folder)
@@ -233,7 +236,7 @@ class Trainings:
         if known is not None and known.stopped and running:
             words = "stopping: it finishes the step at hand and saves"
         ended = None if running else exit_code
-        return State(running, steps, rows, words, _age(folder / METRICS_FILE), ended)
+        return State(running, steps, rows, words, _age(folder / METRICS_FILE), ended, every)
 
     def close(self, patience: float = 60.0) -> None:
         """Stop all, and wait until they are saved."""

@@ -184,16 +184,19 @@ def _pictures(parts: _Training, source: str, out: str, first: Any, state: State)
 
 
 def _bar(state: State) -> str:
+    """None once it has ended: the words below say where, more exactly."""
+    if not state.running:
+        return ""
     if not state.steps:
-        return drawing.progress_bar(0, state.words or "starting") if state.running else ""
-    share = state.about / state.steps
-    words = f"about step {state.about} of {state.steps}"
-    if state.rows:
-        _, seconds, psnr = state.rows[-1]
-        left = seconds / max(state.step, 1) * (state.steps - state.about)
-        time = "less than a minute" if left < 60 else f"about {math.ceil(left / 60)} minutes"
-        words += f", held-out images about {psnr:.2f} dB, {time} left"
-    return drawing.progress_bar(share, words if state.running else f"step {state.step}")
+        return drawing.progress_bar(0, state.words or "starting")
+    if not state.rows:
+        first = f"how far it is shows at the first check, after step {state.every}"
+        return drawing.progress_bar(0, f"training, {state.steps} steps; {first}")
+    _, seconds, psnr = state.rows[-1]
+    left = seconds / max(state.step, 1) * (state.steps - state.about)
+    time = "less than a minute" if left < 60 else f"about {math.ceil(left / 60)} minutes"
+    words = f"about step {state.about} of {state.steps}, held-out images about {psnr:.2f} dB"
+    return drawing.progress_bar(state.about / state.steps, f"{words}, {time} left")
 
 
 def _ending(state: State, out: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nediff import __version__
 from nediff.cli.console import Pulse, bar, counting, refuse_json_folder, say, write_json
 from nediff.cli.correlated import with_estimated_levels
 from nediff.cli.inputs import load_run, refuse_misfits
@@ -490,11 +491,12 @@ def _about(
     """As the web page tells it: the model by the name of its folder, and how it was asked."""
     names = [file.page_name(page) for page in range(file.n_images)]
     levels = [restorer.problem.sigma if sigmas is None else sigmas.of(name) for name in names]
-    settings = {"samples": request.samples, "seed": request.seed}
+    settings: dict[str, object] = {"samples": request.samples, "seed": request.seed}
     if request.samples:
         settings |= {"solver": restorer.sampler.solver, "steps": restorer.sampler.steps}
     model = "pretrained" if request.pretrained else request.run.resolve().name
-    return about_result(model, Path(file.name).name, restorer.range, levels, **settings)
+    name = Path(file.name).name
+    return about_result(__version__, model, name, restorer.range, levels, settings)
 
 
 def _restore_small(

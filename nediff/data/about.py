@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tifffile
 
-from nediff import __version__
 from nediff.data.ranges import IntensityRange
 from nediff.data.stabilise import StabilisedRange
 
 
 def about_result(
-    model: str, source: str, range: IntensityRange, sigmas: Sequence[float], **settings: object
+    version: str,
+    model: str,
+    source: str,
+    range: IntensityRange,
+    sigmas: Sequence[float],
+    settings: Mapping[str, object],
 ) -> dict[str, Any]:
     """Model, file, units and noise (σ in unit range, of each image if they differ), and settings.
 
@@ -23,7 +27,7 @@ def about_result(
     ImageJ show it.
     """
     return {
-        "software": f"nediff {__version__}",
+        "software": f"nediff {version}",
         "model": model,
         "source": source,
         "intensity_range": [range.low, range.high],

@@ -203,7 +203,10 @@ function show() {
   root.hidden = !next;
   if (!next) { shown = mark = null; play(false); return; }
   const other = !shown || shown.id !== next.id, whole = view.whole;
+  const same = shown && shown.restored === next.restored && shown.sd === next.sd;
   shown = next;
+  if (next.mark) mark = next.mark; // a region that was typed
+  if (same && next.mark) { draw(); return; }
   const has = { restored: !!next.restored, samples: next.samples.length > 0, sd: !!next.sd };
   put(find('noisy'), next.noisy, `${next.name}, noisy`);
   put(find('restored'), next.restored, `${next.name}, restored`);
@@ -218,6 +221,7 @@ function show() {
   find('of-samples').hidden = !has.samples;
   find('of-sd').hidden = !has.sd;
   button('region').hidden = !has.sd;
+  root.querySelectorAll('.nv-ask').forEach((words) => { words.hidden = !has.sd; });
   find('panes').classList.toggle('nv-one', !has.samples);
   const layer = root.querySelector('[data-pane="samples"] .nv-layer');
   layer.replaceChildren(...next.samples.map((url, k) => {
@@ -233,7 +237,7 @@ function show() {
     pane.setAttribute('aria-label', `${next.name}: ${what}. Arrow keys move, plus and minus zoom, Enter probes the middle.`);
   }
   play(false);
-  if (other) mark = null;
+  if (other && !next.mark) mark = null;
   requestAnimationFrame(() => { if (other || whole) fit(); split(view.split); showSample(0); });
 }
 watch('value', show);
