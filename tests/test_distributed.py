@@ -30,7 +30,7 @@ from nediff.keeping import read_tensors
 from nediff.processes import ALONE, ASK_AGAIN, Processes, agreed_name
 from tests.command import SIGMA, float_folder, noisy, succeeded, tree
 from tests.test_resume import metrics
-from tests.together import SMALL_PARTS, launch, small_paper, torchrun
+from tests.together import SMALL_PARTS, keeping_samples, launch, small_paper, torchrun
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or not torch.distributed.is_available(), reason="needs gloo on Linux"
@@ -80,7 +80,8 @@ def alone(place: Path, data: Path, mixed: Path) -> Path:
     """What one process does."""
     runs = place / "alone"
     succeeded(*train(data, runs / "plain"))
-    succeeded(*train(data, runs / "masked", *MASKED))
+    with keeping_samples():
+        succeeded(*train(data, runs / "masked", *MASKED))
     with patch("nediff.restorer.TILED_FROM", SMALL_PARTS):
         succeeded(*restore(runs / "plain", mixed, runs / "restored"))
     return runs
@@ -96,7 +97,7 @@ def two(place: Path, data: Path, mixed: Path, alone: Path) -> list[list[dict[str
     runs = place / "two"
     orders: list[dict[str, Any]] = [
         {"args": train(data, runs / "plain")},
-        {"args": train(data, runs / "masked", *MASKED, "--micro-batch", 1)},
+        {"args": train(data, runs / "masked", *MASKED, "--micro-batch", 1), "keep": True},
         {"args": train(data, runs / "stopped"), "stop_at": 3},
         {"args": restore(alone / "plain", mixed, runs / "restored")},
         {"args": restore(alone / "plain", place / "nothing", runs / "nowhere")},

@@ -17,7 +17,7 @@ from nediff.problem import Problem, cartesian_mask
 from nediff.randomness import Draws
 from nediff.recipes import recipe_named, rehearsal_loss
 from nediff.training.fitting import Plan, make_trainer, plan_run, run_training
-from nediff.training.loop import REHEARSAL_FILE, rehearsal_round, rehearsal_start
+from nediff.training.loop import REHEARSAL_FILE, Trainer, rehearsal_round, rehearsal_start
 from nediff.training.pace import Pace
 from nediff.training.rehearsal import (
     SHARE_OF_WORK,
@@ -25,6 +25,7 @@ from nediff.training.rehearsal import (
     draw_rehearsal,
     pixels_to_sample,
 )
+from nediff.training.state import STATE_FILE, saved_progress
 
 SIGMA, PRIOR = 0.1, 0.15
 """Clean pixels are independent, N(0.5, PRIOR²)."""
@@ -141,8 +142,11 @@ def test_a_resumed_run_uses_the_samples_it_drew(noisy: Measurements, tmp_path: P
         lost.resume(tmp_path)
 
 
-def test_samples_are_drawn_anew_for_each_round(noisy: Measurements, tmp_path: Path) -> None:
+def test_samples_are_drawn_anew_for_each_round(
+    noisy: Measurements, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Resumed in the second round, or before it, a run ends with the same weights."""
+    monkeypatch.setattr(Trainer, "tidy", lambda self: None)  # keep what was drawn
     config = planned(noisy, rehearse_rounds=2)
     assert [rehearsal_start(config, k) for k in (1, 2)] == [12, 18]
     assert [rehearsal_round(config, step) for step in (11, 12, 17, 18)] == [0, 1, 1, 2]
@@ -157,6 +161,27 @@ def test_samples_are_drawn_anew_for_each_round(noisy: Measurements, tmp_path: Pa
         run_training(config, noisy, folder)
         for name in ("model.safetensors", REHEARSAL_FILE.format(2)):
             assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_finished_run_keeps_no_samples(noisy: Measurements, tmp_path: Path) -> None:
+    """Nor is it lost if its newest state is, or if it was killed just before it was tidied."""
+    config = planned(noisy)
+    with pytest.MonkeyPatch.context() as killed:
+        killed.setattr(Trainer, "tidy", lambda self: None)
+        run_training(config, noisy, tmp_path)
+    assert list(tmp_path.glob("state/rehearsal-*"))
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    _, finished = run_training(config, noisy, tmp_path)
+    assert finished
+    assert not list(tmp_path.glob("state/rehearsal-*"))
+    (tmp_path / STATE_FILE).write_bytes(b"")
+    with pytest.warns(NediffWarning, match="the state before"):
+        _, finished = run_training(config, noisy, tmp_path)
+    assert finished
+    saved = saved_progress(tmp_path)
+    assert saved is not None
+    assert saved.step == config.training.steps
+    assert (tmp_path / "model.safetensors").read_bytes() == weights
 
 
 def test_without_rehearsal_nothing_is_drawn(noisy: Measurements, tmp_path: Path) -> None:

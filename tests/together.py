@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -54,6 +54,13 @@ def _hurt(order: dict[str, Any]) -> Any:
     return patch.object(Trainer, "step", step)
 
 
+def keeping_samples() -> Any:
+    """Finished runs keep the samples they rehearsed on, to be looked at."""
+    from nediff.training.loop import Trainer
+
+    return patch.object(Trainer, "tidy", lambda self: None)
+
+
 @contextmanager
 def small_paper() -> Iterator[None]:
     """`--size paper` with a network of the size tiny: same optimizer, a thousandth of the work."""
@@ -77,7 +84,8 @@ def follow(spec: Path, out: Path) -> None:
         for order in orders:
             shards = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
             environment = shards if order.get("sharded") else {}
-            with _hurt(order), small_paper(), patch.dict(os.environ, environment):
+            tidying = keeping_samples() if order.get("keep") else nullcontext()
+            with _hurt(order), small_paper(), tidying, patch.dict(os.environ, environment):
                 outcome = nediff(*order["args"])
             outcomes.append({"code": outcome.code, "err": outcome.err})
             if "fail_at" in order:

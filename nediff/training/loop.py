@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 REHEARSAL_FILE = "state/rehearsal-{}.safetensors"
-"""The samples drawn for each round: a resumed run must use the same."""
+"""The samples drawn for each round: a resumed run must use the same. Gone once it is finished."""
 
 
 def rehearsal_start(config: RunConfig, round_: int = 1) -> int:
@@ -195,7 +195,7 @@ class Trainer:
         if self.sharded:
             take_copy(self._training, here)
         self._round = rehearsal_round(self.config, self.progress.step - 1)
-        if self._round:
+        if self._round and self.progress.step < self.config.training.steps:
             self.rehearsal = self._kept_rehearsal(folder / REHEARSAL_FILE.format(self._round))
 
     def _kept_rehearsal(self, path: Path) -> Rehearsal:
@@ -370,7 +370,23 @@ class Trainer:
                 self._save()
                 if stopping and step + 1 < steps:
                     return False
+        self.tidy()
         return True
+
+    def tidy(self) -> None:
+        """Remove the samples that only a run which goes on needs: they are most of what it keeps.
+
+        First the state is written once more, so that the one before it is finished, too.
+        """
+        folder = self.folder
+        if folder is None:
+            return
+        kept = REHEARSAL_FILE.format("*")
+        if self.processes.told(lambda: any(folder.glob(kept))):
+            self._save()
+            if self.processes.main:
+                for path in folder.glob(kept):
+                    path.unlink(missing_ok=True)
 
     def _settle(self, losses: list[Tensor], seconds: float) -> None:
         """Read the losses of the steps since the last time, which waits for the device.
