@@ -117,6 +117,14 @@ class Restorer:
         self.tiled_from, self.tile = TILED_FROM, TILE
         """Images of more pixels are looked at in squares of this side."""
 
+    def __repr__(self) -> str:
+        config, problem, r = self.config, self.problem, self.range
+        return (
+            f"<Restorer: {problem.kind}, σ = {problem.sigma:.4g} of the range {r.low:g} to {r.high:g}, "
+            f"{config.data.channels} channel(s), {config.network.size} network, recipe "
+            f"{config.recipe.name}, {config.training.steps} steps>"
+        )
+
     @property
     def range(self) -> IntensityRange:
         """The data's units: unit = (value − low) / (high − low), or curved (data/stabilise.py)."""

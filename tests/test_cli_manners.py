@@ -395,11 +395,29 @@ def test_brackets_in_help_are_no_markup() -> None:
     assert "nediff[app]" in succeeded("app", "--help").out
 
 
-def test_completion_in_the_shell() -> None:
-    """What bash asks for when TAB is pressed after `nediff re`."""
-    asked = {"_NEDIFF_COMPLETE": "complete_bash", "COMP_WORDS": "nediff re", "COMP_CWORD": "1"}
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("nediff re", ["restore", "reproduce"]),
+        ("nediff train d --recipe s", ["sure", "supervised"]),
+        ("nediff reproduce t", ["theorem", "table1", "table2"]),
+    ],
+)
+def test_completion_in_the_shell(typed: str, meant: list[str]) -> None:
+    """What bash asks for when TAB is pressed after what was typed."""
+    place = str(len(typed.split()) - 1)
+    asked = {"_NEDIFF_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": place}
     code = "import sys; sys.argv = ['nediff']; from nediff.cli.main import main; main()"
     outcome = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True
     )
-    assert outcome.stdout.split() == ["restore", "reproduce"]
+    assert outcome.stdout.split() == meant
+
+
+def test_what_the_shell_completes_is_what_there_is() -> None:
+    from nediff.cli import options
+    from nediff.experiments.catalogue import EXPERIMENTS as EXPERIMENTS_THERE_ARE
+    from nediff.recipes import _FOR_OPERATORS, RECIPES
+
+    assert set(options.RECIPES) == {*RECIPES, *_FOR_OPERATORS}
+    assert set(options.EXPERIMENTS) == {*EXPERIMENTS_THERE_ARE}

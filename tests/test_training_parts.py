@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 
@@ -14,10 +15,12 @@ from torch import Tensor, nn
 from nediff.data import Measurements, open_measurements
 from nediff.operators import LinearOperator
 from nediff.problem import Problem
+from nediff.training import Observer, fit
 from nediff.training.batches import BatchSource
 from nediff.training.ema import EMA
 from nediff.training.fitting import look_every, peak_rate, steps_in
 from nediff.training.optimizer import build_optimizer, orthogonalise
+from nediff.training.progress import ProgressLine
 from nediff.training.schedule import learning_rate
 from nediff.training.validation import SureValidation
 
@@ -259,3 +262,41 @@ def test_short_runs_learn_at_a_higher_rate_and_long_ones_as_ever() -> None:
     assert peak_rate(600, "muon") == pytest.approx(1e-3 * 2.5**0.5)
     assert peak_rate(375, "muon") == peak_rate(1, "muon") == 2e-3
     assert peak_rate(1, "adam") == 1e-3
+
+
+class Terminal(io.StringIO):
+    """Standard error as somebody sees it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_fit_shows_how_far_it_is_to_who_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line on a terminal; nothing in a file, and nothing where an observer is told."""
+    images = np.random.default_rng(0).normal(0.5, 0.1, (3, 32, 32)).astype(np.float32)
+
+    def shown(stream: io.StringIO, observer: Observer | None = None) -> str:
+        with monkeypatch.context() as patched:
+            patched.setattr("sys.stderr", stream)
+            noisy = open_measurements(images, axes="NHW", range=(0, 1))
+            fit(noisy, 0.1, steps=3, size="tiny", crop=16, observer=observer)
+        return stream.getvalue()
+
+    line = shown(Terminal())
+    assert "training: 3 of 3 steps, 0:00 left" in line
+    assert line.count("\n") == 1
+    assert line.endswith("\n")
+    assert shown(io.StringIO()) == ""
+    assert shown(Terminal(), ProgressLine(io.StringIO())) == ""
+
+
+def test_what_is_typed_in_python_is_shown_in_words() -> None:
+    images = np.random.default_rng(0).normal(0.5, 0.1, (3, 32, 40)).astype(np.float32)
+    noisy = open_measurements(images, axes="NHW", range=(0, 1))
+    assert repr(noisy) == "<Measurements: 3 image(s) of 40 × 32 pixels, 1 channel(s), range 0 to 1>"
+    assert "simulated noise of σ = 0.2" in repr(noisy.simulate(0.2, 0))
+    restorer = fit(noisy, 0.1, steps=2, size="tiny", crop=16)
+    assert repr(restorer) == (
+        "<Restorer: denoising, σ = 0.1 of the range 0 to 1, 1 channel(s), tiny network, recipe "
+        "default, 2 steps>"
+    )

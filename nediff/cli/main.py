@@ -16,6 +16,8 @@ import typer
 from nediff import __version__
 from nediff.cli.allocation import reuse_large_blocks
 from nediff.cli.options import (
+    EXPERIMENTS,
+    RECIPES,
     AxesOption,
     EiOption,
     FactorOption,
@@ -44,6 +46,7 @@ from nediff.cli.options import (
     TrackOption,
     UnitsName,
     UnitsOption,
+    completing,
 )
 from nediff.cli.shown import Command, Commands, one_of
 from nediff.cli.signals import NOTHING, WHOLE, Interrupted, handling, interrupt, leave, left
@@ -133,6 +136,7 @@ def train(
         str,
         typer.Option(
             metavar="NAME",
+            autocompletion=completing(RECIPES),
             help="default, paper (NE-SURE), sure, or supervised; for denoising also cd, with an "
             "operator ei, with a mask ambient.",
         ),
@@ -578,7 +582,11 @@ def open_app(
 def reproduce(
     name: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Argument(metavar="NAME", help="An experiment, or all; without it, a list of them."),
+        typer.Argument(
+            metavar="NAME",
+            autocompletion=completing((*EXPERIMENTS, "all")),
+            help="An experiment, or all; without it, a list of them.",
+        ),
     ] = None,
     scale: Annotated[
         ScaleName,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Optional
@@ -10,6 +11,26 @@ import typer
 
 from nediff.cli.console import be_quiet, prefer_json
 from nediff.cli.shown import one_of
+
+RECIPES = ("default", "paper", "sure", "supervised", "cd", "ei", "ambient")
+EXPERIMENTS = (
+    "theorem",
+    "fig-patch-norms",
+    "fig-denoise-levels",
+    "table1",
+    "table2",
+    "fig-sample-complexity",
+    "ablations",
+    "fig-spectra",
+    "fig-examples",
+    "claims",
+)
+"""Names for the shell to complete, which must be quick: nothing is imported to find them."""
+
+
+def completing(names: Sequence[str]) -> Callable[[str], list[str]]:
+    """What there is that begins like what was typed."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
 class UnitsName(str, Enum):

@@ -107,6 +107,16 @@ class Measurements:
         stored = windows[0].file.channels
         self.channels = stored if instrument is None else instrument.measured_channels(stored)
 
+    def __repr__(self) -> str:
+        sizes = {self.size(i) for i in range(len(self))}
+        height, width = sizes.pop()
+        pixels = "several sizes" if sizes else f"{width} × {height} pixels"
+        noise = "" if self.simulated is None else f", simulated noise of σ = {self.simulated:.4g}"
+        return (
+            f"<Measurements: {len(self)} image(s) of {pixels}, {self.channels} channel(s), range "
+            f"{self.range.low:g} to {self.range.high:g}{noise}>"
+        )
+
     def __len__(self) -> int:
         return len(self.windows)
 

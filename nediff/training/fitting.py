@@ -63,6 +63,7 @@ from nediff.runs import (
 from nediff.training.loop import Observer, Trainer
 from nediff.training.pace import Pace
 from nediff.training.precision import check_precision
+from nediff.training.progress import watching
 from nediff.training.spread import can_learn_spread, with_spread
 from nediff.training.state import STATE_FILE, has_state
 
@@ -122,7 +123,7 @@ def fit(
     and the largest of them to the problem.) Or it is a `PhotonNoise`, where the noise depends on
     the signal; `Measurements` must then have been opened with it. Without a budget it trains for
     20 minutes. ``recipe`` is a name or a `RecipeConfig`. ``out`` is a run folder to keep
-    everything in.
+    everything in. ``observer`` is told how it goes; without one, a line on a terminal is.
     """
     source = str(measurements) if isinstance(measurements, (str, Path)) else "(in memory)"
     measurements, problem = _settled(measurements, problem)
@@ -136,7 +137,8 @@ def fit(
         config = plan_run(measurements, problem, plan, source)
         if folder is not None:
             start_folder(folder, config, problem, measurements.sigmas)
-        restorer, _ = run_training(config, measurements, folder, observer, problem=problem)
+        with watching(observer) as told:
+            restorer, _ = run_training(config, measurements, folder, told, problem=problem)
     return restorer
 
 
