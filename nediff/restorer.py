@@ -120,8 +120,8 @@ class Restorer:
     def __repr__(self) -> str:
         config, problem, r = self.config, self.problem, self.range
         return (
-            f"<Restorer: {problem.kind}, σ = {problem.sigma:.4g} of the range {r.low:g} to {r.high:g}, "
-            f"{config.data.channels} channel(s), {config.network.size} network, recipe "
+            f"<Restorer: {problem.kind}, σ = {problem.sigma:.4g} of the range {r.low:g} to "
+            f"{r.high:g}, {config.data.channels} channel(s), {config.network.size} network, recipe "
             f"{config.recipe.name}, {config.training.steps} steps>"
         )
 

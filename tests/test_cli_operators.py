@@ -419,7 +419,9 @@ def test_simulated_measurements(tmp_path: Path, name: str) -> None:
     if name == "inpainting":
         assert (config["recipe"]["ei"], config["recipe"]["group"]) == (0.5, "turns")
     evaluation = ("--simulate", SIGMA, "--samples", 2, "--json", tmp_path / "figures.json")
-    outcome = succeeded("evaluate", run, clean, *evaluation)
+    page = tmp_path / "page.html"
+    outcome = succeeded("evaluate", run, clean, *evaluation, "--html", page)
+    assert page.read_text(encoding="utf-8").count('alt="truth"') == 3
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert len(figures["levels"]) == 5
     assert figures["levels"][-1]["psnr"] > 15
@@ -436,8 +438,11 @@ def test_evaluate_measurements(trained: Trained, tmp_path: Path, name: str) -> N
     if name != "blur":
         for path in clean.iterdir():
             write_picture(path, 255 * tifffile.imread(path).reshape(H, W, channels))
-    outcome = succeeded("evaluate", run, data, "--clean", clean, "--samples", 2)
+    page = tmp_path / "page.html"
+    outcome = succeeded("evaluate", run, data, "--clean", clean, "--samples", 2, "--html", page)
     assert "first guess PSNR" in outcome.out
+    text = page.read_text(encoding="utf-8")
+    assert text.count('alt="error bar"') == text.count('alt="truth"') > 0
     write_picture(clean / "a0.tif", smooth(0, H + 1, W)[..., None].repeat(channels, -1))
     assert_refused(
         tmp_path, r"its clean partner a0\.tif is 36 × 33", "evaluate", run, data, "--clean", clean

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 
 from nediff.evaluation.evaluate import Blind, Evaluation, Level, Spread
 from nediff.report import Example, Report, write_report
 from nediff.report.html import overview
 from nediff.report.pictures import heat, to_picture
+from tests.command import SIGMA, TINY, float_folder, nediff, smooth, succeeded
 
 
 @pytest.fixture
@@ -46,6 +49,40 @@ def test_report_is_self_contained_and_complete(report: Report, tmp_path: Path) -
     assert "A &lt;b&gt;name&lt;/b&gt;" in page
     assert "1.05" in page
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_evaluate_writes_a_page_with_what_noisy_images_say_and_what_the_truth_says(
+    tmp_path: Path,
+) -> None:
+    """Of the first image, the one in the middle and the last; large ones by their middle."""
+    data, run, page = float_folder(tmp_path / "data", 4), tmp_path / "run", tmp_path / "page.html"
+    clean = tmp_path / "clean"
+    clean.mkdir()
+    for k in range(4):
+        tifffile.imwrite(clean / f"a{k}.tif", smooth(k).astype(np.float32))
+    succeeded("train", data, "--sigma", SIGMA, "--range", 0, 1, "--out", run, "--steps", 4, *TINY)
+    evaluate = ("evaluate", run, data, "--html", page, "--json", tmp_path / "figures.json")
+    for options, pictures, charts in (
+        (("--samples", 4), ("measured", "restored", "sample", "error bar"), 1),
+        (("--samples", 0), ("measured", "restored"), 0),
+        (("--samples", 4, "--clean", clean), ("measured", "error bar", "truth"), 3),
+    ):
+        told = succeeded(*evaluate, *options)
+        assert f"The page is at {page}" in told.err
+        text = page.read_text(encoding="utf-8")
+        for name in pictures:
+            assert text.count(f'alt="{name}"') == 3, name
+        assert ('alt="sample"' in text) == ("sample" in pictures or "truth" in pictures)
+        assert text.count("<svg") == charts
+        assert not re.search(r'(?:src|href)="https?:', text)
+        figures = json.loads((tmp_path / "figures.json").read_text())
+        low, high = figures["blind"]["interval"]
+        assert f"{figures['blind']['estimated_psnr']:.2f} dB" in text
+        assert f"{low:.2f} to {high:.2f} (95 %)" in text
+    assert f"{figures['levels'][-1]['psnr']:.2f} dB" in text
+    refused = nediff("evaluate", run, data, "--html", data)
+    assert refused.code == 2
+    assert "give --html the name of a file" in refused.err
 
 
 def test_pictures_show_the_values(report: Report) -> None:

@@ -100,6 +100,14 @@ def refuse_json_folder(place: Path | None) -> None:
         raise NediffError(f"{place} is a folder; give --json the name of a file.")
 
 
+def refuse_page_folder(place: Path | None) -> None:
+    """The same of --html."""
+    from nediff.errors import NediffError
+
+    if place is not None and place.is_dir():
+        raise NediffError(f"{place} is a folder; give --html the name of a file.")
+
+
 def _finite(value: Any) -> Any:
     """JSON has no NaN: null instead."""
     if isinstance(value, dict):

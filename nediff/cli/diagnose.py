@@ -6,10 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nediff.cli.console import console, counting, refuse_json_folder, results, say, write_json
+from nediff.cli.console import (
+    console,
+    counting,
+    refuse_json_folder,
+    refuse_page_folder,
+    results,
+    say,
+    write_json,
+)
 from nediff.data import open_measurements
 from nediff.diagnosis import Diagnosis, diagnose
-from nediff.errors import NediffError
 from nediff.noise.signal import LEAST_CLASSES
 
 ALIKE = 0.3
@@ -31,8 +38,7 @@ class DiagnoseRequest:
 def run_diagnose(request: DiagnoseRequest) -> None:
     """Look, print, and write the files asked for."""
     refuse_json_folder(request.json_file)
-    if request.html_file is not None and request.html_file.is_dir():
-        raise NediffError(f"{request.html_file} is a folder; give --html the name of a file.")
+    refuse_page_folder(request.html_file)
     with counting("reading images") as report:
         images = open_measurements(
             request.data, range=request.range, axes=request.axes, progress=report

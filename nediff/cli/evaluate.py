@@ -8,7 +8,14 @@ from pathlib import Path
 
 from rich.table import Table
 
-from nediff.cli.console import counting, refuse_json_folder, results, say, write_json
+from nediff.cli.console import (
+    counting,
+    refuse_json_folder,
+    refuse_page_folder,
+    results,
+    say,
+    write_json,
+)
 from nediff.cli.correlated import with_estimated_levels
 from nediff.cli.inputs import load_run, refuse_misfits, simulated
 from nediff.cli.levels import Level, Simulated, in_words, sigmas_of, with_levels
@@ -54,15 +61,29 @@ class EvaluateRequest:
     seed: int
     axes: str | None
     sigma: Level | None = None
+    html_file: Path | None = None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What is judged: measurements, the truth if there is one, and the lower levels to look at."""
+
+    noisy: Measurements
+    clean: Measurements | None
+    lower: list[float]
 
 
 def run_evaluate(request: EvaluateRequest) -> None:
-    """Measure, print a table, and write the JSON if asked for."""
+    """Measure, print a table, and write the JSON and the page if asked for."""
     refuse_json_folder(request.json_file)
+    refuse_page_folder(request.html_file)
     restorer = load_run(request.run, request.images)
     say_if_few_samples(request.samples)
-    result = measure(restorer, request)
+    opened = _opened(restorer, request)
+    result = _judge(restorer, request, opened)
     write_json(result.to_dict(), request.json_file)
+    if request.html_file is not None:
+        _write_page(restorer, request, opened, result, request.html_file)
     _print(result, restorer.problem.kind, isinstance(restorer.range, StabilisedRange))
 
 
@@ -93,20 +114,31 @@ def open_for(restorer: Restorer, source: str, axes: str | None, clean: bool) -> 
 
 def measure(restorer: Restorer, request: EvaluateRequest) -> Evaluation:
     """The figures of a run on the images that were asked for."""
-    if request.clean is not None and request.simulate is not None:
-        raise NediffError("Give --clean or --simulate, not both.")
-    if request.sigma is not None and request.simulate is not None:
-        raise NediffError("--simulate adds noise of a level it is told; leave --sigma out.")
-    noisy, clean, lower = _opened(restorer, request)
+    return _judge(restorer, request, _opened(restorer, request))
+
+
+def _judge(restorer: Restorer, request: EvaluateRequest, opened: Opened) -> Evaluation:
+    noisy, clean, samples, seed = opened.noisy, opened.clean, request.samples, request.seed
     if clean is None:
-        _say_parts(noisy, restorer.problem, request.seed)
+        _say_parts(noisy, restorer.problem, seed)
         with counting("evaluating") as report:
-            return evaluate_blind(restorer, noisy, request.samples, request.seed, report)
-    clean = trimmed(noisy, clean, restorer.problem)
+            return evaluate_blind(restorer, noisy, samples, seed, report)
     with counting("evaluating") as report:
         return evaluate_with_truth(
-            restorer, noisy, clean, request.samples, lower, request.seed, report, pairs=True
+            restorer, noisy, clean, samples, opened.lower, seed, report, pairs=True
         )
+
+
+def _write_page(
+    restorer: Restorer, request: EvaluateRequest, opened: Opened, result: Evaluation, path: Path
+) -> None:
+    from nediff.report.judged import Judged, images_to_show, write_judged
+
+    clean, samples = opened.clean, request.samples
+    images = images_to_show(restorer, opened.noisy, clean, samples, request.seed)
+    kind = restorer.problem.kind
+    write_judged(Judged(str(request.run), request.images, kind, result, images), path)
+    say(f"The page is at {path.resolve()}")
 
 
 def _say_parts(noisy: Measurements, problem: Problem, seed: int) -> None:
@@ -115,10 +147,12 @@ def _say_parts(noisy: Measurements, problem: Problem, seed: int) -> None:
         say(f"large images are judged by squares of {SIDE} × {SIDE} pixels, {len(parts)} in all")
 
 
-def _opened(
-    restorer: Restorer, request: EvaluateRequest
-) -> tuple[Measurements, Measurements | None, list[float]]:
-    """Measurements, the truth if there is one, and the lower levels to look at."""
+def _opened(restorer: Restorer, request: EvaluateRequest) -> Opened:
+    """What was asked for, if it fits together."""
+    if request.clean is not None and request.simulate is not None:
+        raise NediffError("Give --clean or --simulate, not both.")
+    if request.sigma is not None and request.simulate is not None:
+        raise NediffError("--simulate adds noise of a level it is told; leave --sigma out.")
     problem = restorer.problem
     if request.simulate is None:
         noisy = open_for(restorer, request.images, request.axes, clean=False)
@@ -126,10 +160,10 @@ def _opened(
         noisy = with_needed_levels(noisy, restorer, request.run, request.sigma, request.units)
         refuse_misfits(noisy.files, problem)
         if request.clean is None:
-            return noisy, None, []
+            return Opened(noisy, None, [])
         clean = open_for(restorer, request.clean, request.axes, clean=True)
         refuse_mismatch(noisy, clean, problem)
-        return noisy, clean, []
+        return Opened(noisy, trimmed(noisy, clean, problem), [])
     images = open_for(restorer, request.images, request.axes, clean=True)
     warn_if_trained_on(images, restorer)
     refuse_small(images, problem)
@@ -137,7 +171,8 @@ def _opened(
     check_measurements(noisy, problem)
     # what fewer photons would do is not what less white noise does
     fractions = () if isinstance(images.range, StabilisedRange) else LOWER_LEVELS
-    return noisy, images, [fraction * problem.sigma for fraction in fractions]
+    lower = [fraction * problem.sigma for fraction in fractions]
+    return Opened(noisy, trimmed(noisy, images, problem), lower)
 
 
 def warn_if_trained_on(images: Measurements, restorer: Restorer) -> None:

@@ -23,6 +23,7 @@ from nediff.cli.options import (
     FactorOption,
     GainOption,
     GroupOption,
+    HtmlOption,
     JsonOption,
     KernelOption,
     Kind,
@@ -273,10 +274,7 @@ def diagnose(
         str, typer.Argument(metavar="DATA", help="Noisy images: a folder, a glob or one file.")
     ],
     json_file: JsonOption = None,
-    html_file: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--html", metavar="FILE", help="Write a page with charts to this file."),
-    ] = None,
+    html_file: HtmlOption = None,
     range_: RangeOption = None,
     axes: AxesOption = None,
     seed: SeedOption = 0,
@@ -406,6 +404,7 @@ def evaluate(
     units: UnitsOption = UnitsName.fraction,
     samples: SamplesOption = 8,
     json_file: JsonOption = None,
+    html_file: HtmlOption = None,
     seed: SeedOption = 0,
     axes: AxesOption = None,
     quiet: QuietOption = False,
@@ -426,6 +425,7 @@ def evaluate(
             seed,
             axes,
             parse_level(sigma, "--sigma"),
+            html_file,
         )
     )
 

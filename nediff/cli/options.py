@@ -230,6 +230,11 @@ SamplesOption = Annotated[
 ]
 """A million is a slip."""
 
+HtmlOption = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--html", metavar="FILE", help="Write a page with charts to this file."),
+]
+
 OperatorOption = Annotated[
     Optional[Operator],  # noqa: UP045
     typer.Option(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from nediff.evaluation.evaluate import Level, Spread
+from nediff.evaluation.revealed import Revealed
 
 BLUE, ORANGE, GREY, INK = "#2563eb", "#d97706", "#94a3b8", "#1e293b"
 
@@ -94,6 +96,29 @@ def reliability_curve(spread: Spread) -> str:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
+    axes.legend(frameon=False, fontsize=9, loc="upper left")
+    return _svg(figure)
+
+
+def revealed_curve(pairs: Revealed) -> str:
+    """Predicted against found error without truth, in units of the noise, with standard errors."""
+    figure, axes = _axes("Is the error bar the error?", "predicted error / σ", "error found / σ")
+    predicted = [math.sqrt(c.variance) for c in pairs.classes]
+    found = [math.sqrt(max(c.ratio, 0.0) * c.variance) for c in pairs.classes]
+    ends = [
+        [math.sqrt(max(c.ratio + s * c.ratio_error, 0.0) * c.variance) for c in pairs.classes]
+        for s in (-1, 1)
+    ]
+    bars = [[f - low for f, low in zip(found, ends[0], strict=True)]]
+    bars.append([high - f for f, high in zip(found, ends[1], strict=True)])
+    axes.errorbar(
+        predicted, found, bars, fmt="o-", color=BLUE, markersize=4.5, label="these samples"
+    )
+    top = 1.1 * max(*predicted, *(e for e in ends[1] if math.isfinite(e)), 1e-6)
+    axes.plot([0, top], [0, top], color=GREY, linewidth=1, label="perfect")
+    axes.set_xlim(0, top)
+    axes.set_ylim(0, top)
+    axes.set_aspect("equal")
     axes.legend(frameon=False, fontsize=9, loc="upper left")
     return _svg(figure)
 
