@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
+from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -65,6 +68,83 @@ def test_the_installed_command_trains_and_restores(installed: Path) -> None:
     run(scripts / "nediff", "train", "data", "--sigma", 0.1, "--out", "run", *tiny, cwd=elsewhere)
     run(scripts / "nediff", "restore", "run", "data", "--out", "restored", cwd=elsewhere)
     assert len(list((elsewhere / "restored" / "restored").iterdir())) == 3
+
+
+EXTRAS = {
+    "app": "nediff/app/",
+    "eval": "nediff/evaluation/library.py",
+    "hub": "nediff/hub.py",
+    "napari": "nediff/viewer.py",
+    "shards": "nediff/data/shards.py",
+}
+"""Where what an extra brings may be imported."""
+
+
+def imported(source: str) -> set[str]:
+    """The modules that a file imports when it runs, but for those it can do without."""
+    found: set[str] = set()
+
+    def look(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for other in node.orelse:
+                look(other)
+            return
+        if isinstance(node, ast.Try) and any(
+            h.type is not None and "ImportError" in ast.unparse(h.type) for h in node.handlers
+        ):
+            return  # it says by itself what is missing
+        if isinstance(node, ast.Import):
+            found.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add(str(node.module).partition(".")[0])
+        for child in ast.iter_child_nodes(node):
+            look(child)
+
+    look(ast.parse(source))
+    return found - set(sys.stdlib_module_names) - {"nediff"}
+
+
+def plain(name: str) -> str:
+    """As names of distributions are compared."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def required(wheel: zipfile.ZipFile) -> dict[str, set[str]]:
+    """What the wheel asks for, by extra; "" for what it always does."""
+    (metadata,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
+    out: dict[str, set[str]] = {}
+    for line in wheel.read(metadata).decode().split("\n\n")[0].splitlines():
+        if line.startswith("Requires-Dist: "):
+            name = re.match(r"[\w.-]+", line.removeprefix("Requires-Dist: "))
+            extra = re.search(r"extra == ['\"]([\w-]+)", line)
+            assert name is not None
+            out.setdefault(extra[1] if extra else "", set()).add(plain(name[0]))
+    return out
+
+
+def missing(wheel: zipfile.ZipFile, needed: dict[str, set[str]]) -> set[tuple[str, str]]:
+    """(file, module) of what is imported there and not asked for."""
+    homes = packages_distributions()
+    out = set()
+    for file in (name for name in wheel.namelist() if name.endswith(".py")):
+        here = {""} | {extra for extra, place in EXTRAS.items() if file.startswith(place)}
+        there = set().union(*(needed[extra] for extra in here))
+        for module in imported(wheel.read(file).decode()):
+            names = {plain(name) for name in homes.get(module, [module])}
+            if not names & there:
+                out.add((file, module))
+    return out
+
+
+def test_the_wheel_asks_for_all_that_it_imports(installed: Path) -> None:
+    """The environment above borrows what is installed here; so a name that is forgotten shows."""
+    (path,) = installed.glob("nediff-*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        needed = required(wheel)
+        assert missing(wheel, needed) == set()
+        forgotten = needed | {"": needed[""] - {"filelock", "pyyaml"}, "app": {"gradio"}}
+        noticed = {module for _, module in missing(wheel, forgotten)}
+    assert noticed == {"filelock", "yaml", "starlette"}
 
 
 def test_one_version_everywhere() -> None:

@@ -25,7 +25,8 @@ figcaption { font-size:.86rem; color:var(--soft); padding:.25rem .1rem }
 figcaption b { color:var(--ink) }
 .charts { display:grid; gap:1.2rem;
   grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr)) }
-.chart { background:#fff; border:1px solid #e2e8f0; border-radius:10px; padding:.8rem 1rem }
+.chart { background:#fff; border:1px solid #e2e8f0; border-radius:10px; padding:.8rem 1rem;
+  max-width:620px }
 .chart svg { width:100%; height:auto } .chart p { font-size:.9rem; color:#475569; margin:.4rem 0 }
 footer { margin-top:2.5rem; font-size:.85rem; color:var(--soft) }
 """
