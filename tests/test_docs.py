@@ -117,14 +117,16 @@ def _instruments(folder: Path) -> None:
     columns = np.zeros(SIDE)
     columns[::3] = columns[SIDE // 2 - 3 : SIDE // 2 + 3] = 1
     np.save(folder / "kspace.npy", columns)
-    write(folder / "holes", measured(Problem.inpainting(mask, SIGMA)))
     mosaic = Problem.demosaicing(SIGMA, raw=True)
-    write(folder / "mosaics", measured(mosaic, 3))
+    for more in ("", "more-"):
+        write(folder / f"{more}holes", measured(Problem.inpainting(mask, SIGMA)))
+        write(folder / f"{more}mosaics", measured(mosaic, 3))
     write(folder / "blurred", measured(Problem.blur(kernel, SIGMA)))
     write(folder / "coarse", measured(Problem.super_resolution(2, SIGMA), side=2 * SIDE))
-    (folder / "scans").mkdir()
-    for k, scan in enumerate(measured(Problem.mri(columns, SIGMA), 2)):
-        np.save(folder / "scans" / f"{k}.npy", scan.astype(np.float32))
+    for name in ("scans", "more-scans"):
+        (folder / name).mkdir()
+        for k, scan in enumerate(measured(Problem.mri(columns, SIGMA), 2)):
+            np.save(folder / name / f"{k}.npy", scan.astype(np.float32))
     counts = [random.poisson(200 * clean(k, 128)) * 2.1 + 100 for k in range(5)]
     write(folder / "photons", [c + 3.4 * random.standard_normal(c.shape) for c in counts])
 
