@@ -280,6 +280,7 @@ def test_resuming_with_other_options(
 
 def test_damaged_state_is_not_resumed(data: Path, run: Path, tmp_path: Path) -> None:
     path = run / "state/state.safetensors"
+    (run / "state/previous.safetensors").unlink()  # a run would go on from that
     whole, tensors = path.read_bytes(), load(path.read_bytes())
     path.write_bytes(whole[:-100])
     assert_train_refused(tmp_path, "state.safetensors is corrupt", data, "--out", run, "--resume")
@@ -640,7 +641,7 @@ def test_signals_stop_restoring_between_whole_files(
             "nothing was written",
         ),
         (("diagnose", "DATA"), "cli.diagnose.diagnose", "nothing was written"),
-        (("evaluate", "RUN", "DATA"), "cli.evaluate.measure", "nothing was written"),
+        (("evaluate", "RUN", "DATA"), "cli.evaluate._judge", "nothing was written"),
         (("calibrate", "RUN", "DATA"), "cli.calibrate.calibrate", "nothing was changed"),
     ],
 )
