@@ -565,6 +565,77 @@ def test_json_keeps_every_number() -> None:
         as_json({"a": float("nan")})
 
 
+def kept_levels(folder: Path, pieces: dict[str, dict[str, list[float]]]) -> Workspace:
+    """A workspace with finished networks, judged in PSNR at some test levels."""
+    workspace = Workspace(TINY, folder, folder)
+    (folder / "pieces").mkdir()
+    for key, values in pieces.items():
+        result = {"levels": {sigma: {"psnr": psnr} for sigma, psnr in values.items()}}
+        record = {"settings": {}, "perceptual": True, "result": result}
+        workspace.piece_path(key).write_text(json.dumps(record))
+    return workspace
+
+
+def test_the_gap_may_grow_at_lower_noise_and_not_at_the_noise_itself(tmp_path: Path) -> None:
+    """0.3 dB at every σ_n, and at a lower level the more, the noisier the training data."""
+    pieces = {}
+    for sigma in claims.spectra.SIGMAS:
+        best = {f"{at:g}": [40.0, 38.0] for at in claims.LEVELS}
+        gap = {f"{at:g}": 0.3 if at >= sigma else 5 * (sigma - at) for at in claims.LEVELS}
+        pieces[f"afhq-{sigma:g}-supervised"] = best
+        for method in ("paper", "default"):
+            pieces[f"afhq-{sigma:g}-{method}"] = {at: [40 - gap[at], 38 - gap[at]] for at in gap}
+    workspace = kept_levels(tmp_path, pieces)
+    below = [c for c in claims.gap_grows(workspace) if not c.of.endswith(("at 0.05", "at 0.075"))]
+    assert len(below) == 2 * (3 + 3)
+    lower = [check for check in below if "at 0.035" in check.of]
+    assert all(check.holds for check in lower)
+    assert {check.figures for check in lower} >= {"+0.125 dB ± 0.000"}
+    assert len(list(claims.gap_grows_at_noise(workspace))) == 2 * 2
+    assert not any(check.holds for check in claims.gap_grows_at_noise(workspace))
+    afhq = [check for check in claims.gap_small(workspace) if "afhq" in check.of]
+    assert [check.holds for check in afhq] == [True] * 6
+    others = [check for check in claims.gap_small(workspace) if "afhq" not in check.of]
+    assert [check.holds for check in others] == [None] * 4  # both other sets are asked for
+
+
+def test_ours_is_compared_below_the_noise_in_every_score(tmp_path: Path) -> None:
+    """LPIPS may say something else than PSNR and SSIM."""
+    workspace = Workspace(TINY, tmp_path, tmp_path)
+    (tmp_path / "pieces").mkdir()
+    for images in claims.SETS:
+        for method in claims.levels.COMPARED:
+            better = method in ("paper", "default")
+            scores = {"psnr": [30.0 + better] * 2, "ssim": [0.9 + 0.01 * better] * 2}
+            scores["lpips"] = [0.02 + 0.01 * better] * 2  # more of it is worse
+            result = {"levels": {f"{sigma:g}": scores for sigma in claims.LEVELS}}
+            record = {"settings": {}, "perceptual": True, "result": result}
+            workspace.piece_path(f"{images}-0.075-{method}").write_text(json.dumps(record))
+    assert [check.holds for check in claims.below_noise(workspace)] == [True] * 96
+    lpips = list(claims.below_noise_lpips(workspace))
+    assert [check.holds for check in lpips] == [False] * 48
+    assert lpips[0].figures == "0.0300 against 0.0200 ± 0.0000"
+
+
+def test_the_slope_over_the_same_method_is_judged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Beside the one over supervised training: 1/N is no 1/√N, and keeps to it as a bound."""
+    workspace = Workspace(CPU, tmp_path, tmp_path)
+    counts = [*CPU.counts[:-1], 4450]
+    for power, like, bound in ((0.5, True, True), (1.0, False, True), (0.2, False, False)):
+        rows = [
+            {"method": m, "sigma": s, "count": n, "excess": n**-power, "lost": lost}
+            for m in complexity.COMPARED
+            for s in complexity.LEVELS
+            for n in counts
+            for lost in [n**-power - counts[-1] ** -power]
+        ]
+        monkeypatch.setattr(claims.complexity, "rows", lambda w, r=rows: r)
+        assert {check.holds for check in claims.root_n_own(workspace)} == {like}
+        assert {check.holds for check in claims.root_n_at_least(workspace)} == {bound}
+
+
 def test_a_claim_that_fails_is_said_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     workspace = Workspace(TINY, tmp_path, tmp_path)
     lines = [

@@ -93,11 +93,13 @@ def own_slope_of_root_n(counts: list[int]) -> float:
     return float("nan") if found is None else found.value
 
 
-def _curve(
+def curve(
     found: list[dict[str, Any]], method: str, sigma: float, over: str = "excess"
 ) -> tuple[list[int], list[float]]:
+    """N and the excess; that over the same method, "lost", without its end, which is zero."""
     mine = [r for r in found if (r["method"], r["sigma"]) == (method, sigma)]
     mine = [r for r in mine if r[over] is not None]
+    mine = mine[:-1] if over == "lost" else mine
     return [r["count"] for r in mine], [r[over] for r in mine]
 
 
@@ -108,7 +110,7 @@ def table(workspace: Workspace) -> str:
     body = []
     for method in COMPARED:
         for sigma in LEVELS:
-            values = dict(zip(*_curve(found, method, sigma), strict=True))
+            values = dict(zip(*curve(found, method, sigma), strict=True))
             cells = [f"{1e4 * values[n]:.3f}" if n in values else "" for n in counts]
             steep = [_slope_words(found, method, sigma, over) for over in ("excess", "lost")]
             body.append([METHODS[method].words, f"{sigma:g}", *cells, *steep])
@@ -130,10 +132,7 @@ def table(workspace: Workspace) -> str:
 
 
 def _slope_words(found: list[dict[str, Any]], method: str, sigma: float, over: str) -> str:
-    counts, excess = _curve(found, method, sigma, over)
-    if over == "lost":  # all images have none over themselves
-        counts, excess = counts[:-1], excess[:-1]
-    steep = slope(counts, excess)
+    steep = slope(*curve(found, method, sigma, over))
     return "" if steep is None else f"{steep.value:.2f} ± {steep.error:.2f}"
 
 
@@ -144,8 +143,8 @@ def figure(workspace: Workspace, path: Path) -> None:
         for column, method in enumerate(COMPARED):
             chart = axes[0][column]
             for sigma, colour in zip(LEVELS, COLOURS, strict=False):
-                curve = zip(*_curve(found, method, sigma), strict=True)
-                positive = [(n, e) for n, e in curve if e > 0]  # a logarithm has no other
+                points = zip(*curve(found, method, sigma), strict=True)
+                positive = [(n, e) for n, e in points if e > 0]  # a logarithm has no other
                 if not positive:
                     continue
                 counts, excess = zip(*positive, strict=True)
