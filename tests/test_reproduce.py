@@ -25,6 +25,7 @@ from nediff.experiments import (
     ablations,
     claims,
     complexity,
+    examples,
     patches,
     printed,
     scoring,
@@ -36,7 +37,9 @@ from nediff.experiments.models import Model
 from nediff.experiments.pieces import Piece, Workspace, as_json, run_piece, unfinished
 from nediff.experiments.running import run_in_processes
 from nediff.experiments.scales import CPU, PAPER, SCALES, TINY
+from nediff.experiments.verify import verify_pictures
 from nediff.networks import build_denoiser
+from nediff.restorer import Restorer
 from nediff.runs import save_weights
 from tests.command import nediff, succeeded, tree
 
@@ -239,6 +242,40 @@ def test_verify_accepts_the_tables_and_detects_a_changed_one(
     assert "table1.md" in outcome.err
 
 
+def test_verify_refuses_pieces_of_other_settings(everything: Path, tmp_path: Path) -> None:
+    """Tables that are made of them are theirs, and still not those of the plan."""
+    for part in ("pieces", "tables"):
+        shutil.copytree(everything / part, tmp_path / part)
+    path = tmp_path / "pieces" / "afhq-0.05-default.json"
+    record = json.loads(path.read_text())
+    record["settings"]["steps"] += 1
+    path.write_text(json.dumps(record))
+    outcome = nediff("reproduce", "table1", "--out", tmp_path, "--verify")
+    steps = TINY.steps["default"]
+    assert outcome.code == 2
+    assert f"steps {steps + 1} instead of {steps}" in outcome.err.replace("\n", " ")
+    assert "afhq-0.05-default.json" in outcome.err.replace("\n", "")
+
+
+def test_a_piece_that_lacks_something_is_named_where_it_is(
+    everything: Path, tmp_path: Path
+) -> None:
+    """Not by the place where the tables are made to be compared."""
+    for part in ("pieces", "tables"):
+        shutil.copytree(everything / part, tmp_path / part)
+    path = tmp_path / "pieces" / "afhq-0.05-default.json"
+    record = json.loads(path.read_text())
+    del record["result"]["levels"]
+    path.write_text(json.dumps(record))
+    damaged = "is damaged", '{"key": '
+    for words, text in (("has no 'levels'", path.read_text()), damaged):
+        path.write_text(text)
+        for option in ("--verify", "--tables"):
+            outcome = nediff("reproduce", "table1", "--out", tmp_path, option)
+            assert outcome.code == 2
+            assert f"{path} {words}".replace(" ", "") in "".join(outcome.err.split())
+
+
 def test_verify_runs_the_kept_networks_and_detects_another_one(
     everything: Path, tmp_path: Path
 ) -> None:
@@ -270,6 +307,46 @@ def test_our_own_results_are_those_of_the_networks_beside_them() -> None:
     kept = [key for key in CPU.keeps if (out / "models" / key).is_dir()]
     assert all(f"{key}: as the network gives" in found for key in kept)
     assert kept
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "known"),
+    [
+        ("afhq-0.075-default", "step-0.075", 30.292105),
+        ("inpainting-afhq-0.075-default", "restored", 25.949143),
+    ],
+)
+def test_the_committed_networks_restore_the_cat_as_committed(
+    key: str, name: str, known: float
+) -> None:
+    """From weights, on any clone: scikit-image's cat, one step and one posterior sample.
+
+    Everything random is a function of its seed; another processor adds up in another order, which
+    moves PSNR by far less than the 0.02 dB allowed.
+    """
+    out = REPOSITORY / "docs" / "results" / "reproduce" / "cpu"
+    workspace = Workspace(CPU, out, out / "runs")
+    model, folder = Model.of(workspace.record(key)["settings"]), workspace.kept_model(key)
+    found = examples.psnr_again(model, Restorer.load(folder), workspace)
+    told = workspace.result(f"examples-{key}")["psnr"]
+    assert told[name] == pytest.approx(known, abs=1e-5)
+    assert found == pytest.approx(told, abs=0.02)
+    assert verify_pictures([EXPERIMENTS["table1"], EXPERIMENTS["table2"]], workspace) == sorted(
+        CPU.keeps
+    )
+
+
+def test_a_network_that_draws_other_pictures_is_detected(everything: Path, tmp_path: Path) -> None:
+    for part in ("pieces", "models"):
+        shutil.copytree(everything / part, tmp_path / part)
+    workspace = Workspace(TINY, tmp_path, tmp_path / "runs")
+    assert verify_pictures([EXPERIMENTS["table1"]], workspace) == ["afhq-0.075-default"]
+    path = tmp_path / "pieces" / "examples-afhq-0.075-default.json"
+    record = json.loads(path.read_text())
+    record["result"]["psnr"]["sample-default"] += 0.03
+    path.write_text(json.dumps(record))
+    with pytest.raises(NediffError, match=r"examples-afhq-0.075-default\.json"):
+        verify_pictures([EXPERIMENTS["table1"]], workspace)
 
 
 def test_what_is_half_finished_can_be_shown_and_verified(everything: Path, tmp_path: Path) -> None:

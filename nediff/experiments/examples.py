@@ -108,6 +108,21 @@ def draw_completed(model: Model, restorer: Restorer, workspace: Workspace) -> Dr
     return {"restored": scoring.samples(restorer, y, 1, sampler_of(sampler, model.sigma))[0]}
 
 
+def _drawn(model: Model, restorer: Restorer, workspace: Workspace) -> Drawn:
+    """All pictures of a network."""
+    draw = draw_denoised if model.problem == "denoising" else draw_completed
+    return draw(model, restorer, workspace)
+
+
+def psnr_again(model: Model, restorer: Restorer, workspace: Workspace) -> dict[str, float]:
+    """What the piece of its pictures records, from the network, without writing them."""
+    return _psnr(_drawn(model, restorer, workspace), truth_of(model, workspace))
+
+
+def _psnr(drawn: Drawn, truth: Images) -> dict[str, float]:
+    return {name: float(psnr(image[0], truth[0])) for name, image in drawn.items()}
+
+
 def _save(workspace: Workspace, key: str, name: str, image: Images) -> None:
     path = picture_path(workspace, key, name)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,17 +134,16 @@ def _keep(key: str, drawn: Drawn, truth: Images, workspace: Workspace) -> Result
     """The pictures as files; their PSNR is what the piece records."""
     for name, image in drawn.items():
         _save(workspace, key, name, image)
-    return {"psnr": {name: float(psnr(image[0], truth[0])) for name, image in drawn.items()}}
+    return {"psnr": _psnr(drawn, truth)}
 
 
 def network_piece(model: Model) -> Piece:
     """The pictures of one network."""
 
     def run(workspace: Workspace) -> Result:
-        if model.problem == "denoising":
-            drawn = draw_denoised(model, model.train(workspace), workspace)
-        else:
-            drawn = draw_completed(model, table2.judged(model, workspace), workspace)
+        denoises = model.problem == "denoising"
+        restorer = model.train(workspace) if denoises else table2.judged(model, workspace)
+        drawn = _drawn(model, restorer, workspace)
         return _keep(model.key, drawn, truth_of(model, workspace), workspace)
 
     return Piece(f"examples-{model.key}", 0.3, {"pictures": model.key}, run, (model.key,))
