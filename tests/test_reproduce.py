@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from nediff.errors import NediffError
+from nediff.errors import NediffError, NediffWarning
 from nediff.experiments import (
     ablations,
     claims,
@@ -485,6 +485,142 @@ def test_every_piece_of_the_papers_scale_runs(paper_data: Path, tmp_path: Path) 
     )
 
 
+def names(folder: Path, part: str) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in sets._files(folder, part)]
+
+
+def empty_pictures(folder: Path, count: int = 60) -> set[str]:
+    folder.mkdir(parents=True)
+    for i in range(count):
+        (folder / f"{i}.png").touch()
+    return {f"{i}.png" for i in range(count)}
+
+
+@pytest.mark.parametrize("validation", ["val", "validation", "test"])
+def test_a_split_by_any_of_its_names_is_kept(validation: str, tmp_path: Path) -> None:
+    """AFHQ has train/ and val/, its second version train/ and test/."""
+    for part in ("train", validation):
+        for kind in ("cat", "wild"):
+            empty_pictures(tmp_path / part / kind, 5)
+    train, val = names(tmp_path, "train"), names(tmp_path, "val")
+    assert len(train) == len(val) == 10
+    assert all(name.startswith("train/") for name in train)
+    assert all(name.startswith(f"{validation}/") for name in val)
+
+
+def test_what_comes_unsplit_is_divided_once(tmp_path: Path) -> None:
+    """A folder of pictures, train/ without validation, validation/ beside the pictures."""
+    flat = empty_pictures(tmp_path / "flat")
+    train, val = (set(names(tmp_path / "flat", part)) for part in ("train", "val"))
+    assert train | val == flat
+    assert train.isdisjoint(val)
+    assert 1 <= len(val) <= 20
+    alone = tmp_path / "alone"
+    empty_pictures(alone / "train")
+    (alone / "preview.png").touch()
+    train, val = (set(names(alone, part)) for part in ("train", "val"))
+    assert train | val == {f"train/{name}" for name in flat}
+    assert train.isdisjoint(val)
+    assert val
+    beside = tmp_path / "beside"
+    empty_pictures(beside / "validation", 4)
+    empty_pictures(beside / "faces", 6)
+    assert len(names(beside, "val")) == 4
+    assert set(names(beside, "train")) == {f"faces/{i}.png" for i in range(6)}
+
+
+def test_the_first_files_are_of_all_kinds(tmp_path: Path) -> None:
+    """There are more tiles of NBU than are asked for; of AFHQ the first hundreds would be cats."""
+    kinds = [f"satellite-{i}" for i in range(4)]
+    for kind in kinds:
+        empty_pictures(tmp_path / kind, 40)
+    first = names(tmp_path, "train")[:40]
+    assert {name.split("/")[0] for name in first} == set(kinds)
+    assert first == names(tmp_path, "train")[:40]
+
+
+@pytest.mark.parametrize("saved", ["disk", "parquet", "bare parquet"])
+@pytest.mark.parametrize("split", [True, False])
+def test_hugging_face_sets_are_read(saved: str, split: bool, tmp_path: Path) -> None:
+    """As saved by `save_to_disk`, and the parquet files of a snapshot of the Hub."""
+    datasets = pytest.importorskip("datasets")
+    rng = np.random.default_rng(0)
+    parts = {"train": 40, "test": 6} if split else {"train": 40}
+    values = {name: [int(v) for v in rng.permutation(256)[:n]] for name, n in parts.items()}
+    made = datasets.DatasetDict(
+        {
+            name: datasets.Dataset.from_dict(
+                {"image": [png(value) for value in grey]},
+                features=None
+                if saved == "bare parquet"
+                else datasets.Features({"image": datasets.Image()}),
+            )
+            for name, grey in values.items()
+        }
+    )
+    folder = tmp_path / "afhq"
+    if saved == "disk":
+        made.save_to_disk(str(folder))
+    else:
+        (folder / "data").mkdir(parents=True)
+        for name, rows in made.items():
+            rows.to_parquet(str(folder / "data" / f"{name}-00000-of-00001.parquet"))
+    workspace = small_paper(tmp_path, tmp_path / "out")
+    scale = replace(workspace.scale, train=50, validation=dict.fromkeys(PAPER.validation, 50))
+    found = {}
+    for part in ("train", "val"):
+        with pytest.warns(NediffWarning, match="AFHQ has"):
+            images = sets.open_set(replace(workspace, scale=scale), "afhq", part)
+        sets._warn_of_few.cache_clear()
+        assert images.channels == 3
+        found[part] = {round(255 * float(images.image(i).mean())) for i in range(len(images))}
+    assert found["train"].isdisjoint(found["val"]) or split
+    if split:
+        assert found == {"train": set(values["train"]), "val": set(values["test"])}
+    else:
+        assert found["train"] | found["val"] == set(values["train"])
+        assert found["val"]
+
+
+def png(value: int) -> dict[str, object]:
+    """A grey picture as a parquet file of pictures holds it."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    file = BytesIO()
+    Image.new("RGB", (40, 36), (value, value, value)).save(file, "PNG")
+    return {"bytes": file.getvalue(), "path": None}
+
+
+def test_damaged_files_of_the_papers_sets_are_named(paper_data: Path, tmp_path: Path) -> None:
+    """Not a traceback of the library that reads them."""
+    from scipy.io import savemat
+
+    for number, name in enumerate(("ffhq", "afhq", "nbu")):
+        data = tmp_path / str(number)
+        shutil.copytree(paper_data / name, data / name)
+        for path in (data / name).rglob("*.*"):
+            if path.suffix == ".mat":
+                whole = path.read_bytes()
+                path.write_bytes(whole[: len(whole) // 2] if int(path.stem) % 2 else b"no")
+            elif path.suffix in (".png", ".jpg"):
+                path.write_bytes(path.read_bytes()[:200] if "1" in path.stem else b"nothing")
+        workspace = small_paper(data, tmp_path / "out" / str(number))
+        with pytest.raises(NediffError, match=r"\.(png|jpg|mat) cannot be read"):
+            sets.open_set(workspace, name, "train")
+    for record in ({"other": np.ones((96, 96))}, {"imgPAN": np.ones((2, 96, 96))}):
+        path = tmp_path / "PAN_1024" / "1.mat"
+        path.parent.mkdir(exist_ok=True)
+        savemat(path, record)
+        with pytest.raises(NediffError, match=r"1\.mat cannot be read as an image of NBU"):
+            list(sets._tiles(path, 32))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "train.parquet").write_bytes(b"no parquet")
+    with pytest.raises(NediffError, match="cannot be read"):
+        list(sets._squares(tmp_path / "broken", "train", 32, tmp_path / "cache"))
+
+
 def test_missing_sets_say_how_to_get_them(tmp_path: Path) -> None:
     workspace = small_paper(tmp_path, tmp_path / "out")
     with pytest.raises(NediffError, match="stargan-v2"):
@@ -595,8 +731,11 @@ def test_grey_sets_have_one_channel_though_stored_as_colours(tmp_path: Path) -> 
 def test_a_hugging_face_set_without_validation_is_divided(tmp_path: Path) -> None:
     rows = [{"image": number} for number in range(200)]
     both = {"train": rows[:5], "validation": rows[5:]}
-    assert list(sets.part_of(both, "val", tmp_path)) == list(range(5, 200))
-    assert list(sets.part_of(both, "train", tmp_path)) == list(range(5))
+    assert sorted(sets.part_of(both, "val", tmp_path)) == list(range(5, 200))
+    assert sorted(sets.part_of(both, "train", tmp_path)) == list(range(5))
+    few = list(sets.part_of(both, "val", tmp_path))[:20]
+    assert few == list(sets.part_of(both, "val", tmp_path))[:20]
+    assert max(few) - min(few) > 100  # sets are often stored by kind: the first are of all
     train, val = (set(sets.part_of({"train": rows}, p, tmp_path)) for p in ("train", "val"))
     assert train | val == set(range(200))
     assert train.isdisjoint(val)
