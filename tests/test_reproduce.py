@@ -21,6 +21,7 @@ import pytest
 import torch
 
 from nediff.errors import NediffError, NediffWarning
+from nediff.evaluation.library import LibraryMetrics
 from nediff.experiments import (
     ablations,
     claims,
@@ -129,7 +130,9 @@ def test_a_piece_says_what_made_it(everything: Path) -> None:
     assert piece["settings"]["sigma"] == 0.075
     assert piece["settings"]["recipe"]["loss"] == "ne_r2r"
     assert piece["result"]["trained"]["made_by"]["commit"] == piece["made_by"]["commit"]
-    assert {"nediff", "commit", "torch", "python"} <= piece["made_by"].keys()
+    made_by = {"nediff", "commit", "torch", "deepinv", "numpy", "python"}
+    assert made_by <= piece["made_by"].keys()
+    assert piece["settings"]["training"]["learning_rate"] == TINY.learning_rate
     assert piece["cpu_minutes"] >= 0
     assert 1 <= piece["result"]["trained"]["best_step"] <= piece["settings"]["steps"]
     assert len(piece["result"]["levels"]["0.02"]["psnr"]) == TINY.validation["afhq"]
@@ -384,6 +387,21 @@ def test_the_plan_lists_every_piece_and_fits_twelve_hours() -> None:
     pieces = all_pieces(list(EXPERIMENTS.values()), workspace)
     assert f"{len(pieces)} pieces" in outcome.out
     assert sum(piece.minutes for piece in pieces) <= 12 * 60
+
+
+def test_the_plan_knows_how_little_the_tiny_scale_is() -> None:
+    """Forty seconds of a core; judging takes as long as there are pixels to judge."""
+    pieces = {}
+    for name, scale in SCALES.items():
+        workspace = Workspace(scale, Path("nowhere"), Path("nowhere"))
+        pieces[name] = all_pieces(list(EXPERIMENTS.values()), workspace)
+    assert 0.3 <= sum(piece.minutes for piece in pieces["tiny"]) <= 3
+    judging = {
+        name: next(p.minutes for p in found if p.key == "sampler-heun-25-7-0.133")
+        for name, found in pieces.items()
+    }
+    assert judging["tiny"] / judging["cpu"] == pytest.approx(3 * 32**2 / (400 * 64**2))
+    assert judging["paper"] / judging["cpu"] == pytest.approx(1500 * 128**2 / (400 * 64**2))
 
 
 def test_a_damaged_piece_is_named(everything: Path, tmp_path: Path) -> None:
@@ -651,6 +669,64 @@ def test_a_run_begun_with_other_settings_is_refused(
     (tmp_path / "models" / model.key / "trained.json").unlink()
     with pytest.raises(NediffError, match=f"begun with another {part}"):
         replace(model, **change).train(Workspace(TINY, tmp_path, tmp_path))  # type: ignore[arg-type]
+
+
+def test_networks_of_the_metrics_are_asked_for_before_the_first_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are used after it: hours later at the scale of the paper."""
+    monkeypatch.setattr(Model, "train", lambda *_: pytest.fail("trained"))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    piece = ("--piece", "afhq-0.075-default")
+    for weights, words in ((tmp_path / "no", "no folder"), (empty, "has no lpips_alexnet")):
+        for more in ((), piece):
+            options = ("--out", tmp_path / "out", "--weights", weights, *more)
+            outcome = nediff("reproduce", "table1", *options)
+            assert outcome.code == 2
+            assert words in outcome.err.replace("\n", " ")
+    outcome = nediff("reproduce", QUICK, "--out", tmp_path / "out", "--weights", empty)
+    assert outcome.code == 0  # which needs none
+
+    def absent(make: object) -> None:
+        raise NediffError("FID needs torch-fidelity")
+
+    monkeypatch.setattr(LibraryMetrics, "_obtained", staticmethod(absent))
+    outcome = nediff("reproduce", "table1", "--out", tmp_path / "out", "--download")
+    assert (outcome.code, "torch-fidelity" in outcome.err) == (2, True)
+
+
+def test_a_piece_says_how_its_network_was_trained(tmp_path: Path) -> None:
+    """As it is: what the run is begun with, at each scale."""
+    model = Model("afhq", 0.075, "default")
+    rates = {}
+    for name, scale in SCALES.items():
+        # the settings of the scale with the pictures of the tiny one, whose network is quick
+        tried = replace(TINY, **{k: getattr(scale, k) for k in ("optimizer", "warmup", "steps")})
+        tried = replace(tried, learning_rate=scale.learning_rate)
+        workspace = Workspace(tried, tmp_path, tmp_path / "runs")
+        noisy = model.measurements(workspace, "train")
+        config = model.config(workspace, noisy, model.instrument(workspace, noisy.channels))
+        told = model.settings(workspace)["training"]
+        assert told == {key: getattr(config.training, key) for key in told}
+        rates[name] = told["learning_rate"], told["warmup"], told["optimizer"]
+    assert rates["cpu"] == rates["tiny"] == (1e-3, 50, "muon")
+    assert rates["paper"] == (2e-4, 5000, "adam")
+
+
+def test_pieces_from_before_that_was_said_are_finished(everything: Path, tmp_path: Path) -> None:
+    """They were all trained as the small scales still are; with another rate they are refused."""
+    shutil.copytree(everything / "pieces", tmp_path / "pieces")
+    for path in (tmp_path / "pieces").glob("*.json"):
+        record = json.loads(path.read_text())
+        if record["settings"].pop("training", None):
+            path.write_text(json.dumps(record))
+    workspace = Workspace(TINY, tmp_path, tmp_path / "runs")
+    pieces = all_pieces(list(EXPERIMENTS.values()), workspace)
+    assert unfinished(pieces, workspace) == []
+    slower = replace(workspace, scale=replace(TINY, learning_rate=5e-4))
+    with pytest.raises(NediffError, match=r"learning_rate 0\.001 instead of 0\.0005"):
+        unfinished(EXPERIMENTS["table1"].pieces(slower), slower)
 
 
 def test_a_piece_made_with_other_settings_is_refused(everything: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from nediff.experiments.catalogue import EXPERIMENTS, all_pieces, experiments_na
 from nediff.experiments.pieces import Experiment, Piece, Workspace, run_piece, unfinished
 from nediff.experiments.running import log_of, run_here, run_in_processes
 from nediff.experiments.scales import scale_named
+from nediff.experiments.scoring import check_metrics
 from nediff.experiments.verify import verify, verify_models, verify_pictures
 
 
@@ -124,6 +125,7 @@ def run_reproduce(request: ReproduceRequest) -> None:
         return _run_one(request.piece, pieces, workspace)
     if request.tables:
         return _write(experiments, workspace)
+    check_metrics(pieces, workspace)
     failed: list[str] = []
     with bar() as progress:
         overview = Overview(progress, pieces, workspace)
@@ -198,6 +200,7 @@ def _run_one(key: str, pieces: list[Piece], workspace: Workspace) -> None:
     missing = [need for need in found[0].needs if not workspace.finished(need)]
     if missing:
         raise NediffError(f"{key} needs these pieces first: {', '.join(missing)}.")
+    check_metrics(found, workspace)
     run_piece(found[0], workspace)
 
 

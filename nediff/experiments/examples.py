@@ -146,7 +146,7 @@ def network_piece(model: Model) -> Piece:
         drawn = _drawn(model, restorer, workspace)
         return _keep(model.key, drawn, truth_of(model, workspace), workspace)
 
-    return Piece(f"examples-{model.key}", 0.3, {"pictures": model.key}, run, (model.key,))
+    return Piece(f"examples-{model.key}", 0.02, {"pictures": model.key}, run, (model.key,))
 
 
 def truth_piece(model: Model, sigmas: tuple[float, ...]) -> Piece:
@@ -159,7 +159,7 @@ def truth_piece(model: Model, sigmas: tuple[float, ...]) -> Piece:
         noisy = {f"noisy-{s:g}": measured(x, s, model, workspace) for s in sigmas}
         return _keep(key, noisy, x, workspace)
 
-    return Piece(f"examples-{key}", 0.1, {"pictures": key, "sigmas": list(sigmas)}, run)
+    return Piece(f"examples-{key}", 0.01, {"pictures": key, "sigmas": list(sigmas)}, run)
 
 
 def picture_path(workspace: Workspace, key: str, name: str) -> Path:

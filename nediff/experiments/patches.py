@@ -27,12 +27,13 @@ EDGES = np.linspace(-3.5, 0.5, 81)
 
 def pieces(workspace: Workspace) -> list[Piece]:
     """One for each set; no network."""
-    return [_piece(images) for images in SETS]
+    return [_piece(images, workspace) for images in SETS]
 
 
-def _piece(images: str) -> Piece:
+def _piece(images: str, workspace: Workspace) -> Piece:
+    minutes = 0.1 * workspace.scale.judging(images, workspace.scale.side)
     settings: Result = {"images": images, "sides": list(SIDES), "most": MOST}
-    return Piece(f"patches-{images}", 0.1, settings, lambda w: histograms(w, images))
+    return Piece(f"patches-{images}", minutes, settings, lambda w: histograms(w, images))
 
 
 def norms(images: NDArray[np.floating[Any]], side: int, centred: bool) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,14 @@ from nediff.config import RecipeConfig
 from nediff.data import atomic_path
 from nediff.errors import NediffError
 from nediff.experiments.scales import Scale
+from nediff.training.schedule import ema_of
 
 if TYPE_CHECKING:
     from nediff.training.loop import Observer
 
 Result = dict[str, Any]
+UNSAID: Result = {"optimizer": "muon", "learning_rate": 1e-3, "warmup": 50}
+"""How every network was trained as long as pieces did not say it."""
 
 
 class _Part(Result):
@@ -197,11 +201,12 @@ def unfinished(pieces: Sequence[Piece], workspace: Workspace) -> list[Piece]:
 
 
 def _with_all_fields(settings: Result) -> Result:
-    """Settings of an older version: what its recipe could not say yet, as it was then."""
+    """Settings of an older version: what it could not say yet, as it was then."""
     if "recipe" not in settings:
         return settings
     recipe = RecipeConfig.model_validate(settings["recipe"])
-    return settings | {"recipe": recipe.model_dump(mode="json")}
+    training = UNSAID | {"ema": ema_of(settings["steps"])}
+    return {"training": training} | settings | {"recipe": recipe.model_dump(mode="json")}
 
 
 def other_settings(piece: Piece, record: Result) -> list[str]:
@@ -245,6 +250,8 @@ def provenance() -> dict[str, str]:
         "nediff": __version__,
         "commit": _commit(),
         "torch": torch.__version__,
+        "deepinv": version("deepinv"),
+        "numpy": version("numpy"),
         "python": platform.python_version(),
         "machine": platform.machine(),
     }
