@@ -31,6 +31,7 @@ from nediff.experiments import (
     printed,
     scoring,
     sets,
+    spectra,
     table2,
 )
 from nediff.experiments.catalogue import EXPERIMENTS, all_pieces
@@ -1032,6 +1033,46 @@ def test_offsets_are_drawn_from_the_range_asked_for() -> None:
         assert float(found.max()) <= most + 1e-6
         # the largest of 64 uniform draws is below 0.9 of the top with chance 0.9^64 = 0.1 %
         assert float(found.max()) >= 0.9 * most - 1e-6
+
+
+def test_pictures_of_incomplete_measurements_say_what_they_are(everything: Path) -> None:
+    """An estimate is no sample, and what was given less noise is not given what the others are."""
+    workspace = Workspace(TINY, everything, everything / "runs")
+    for problem in table2.PROBLEMS:
+        words = [
+            " ".join(caption.split()) for caption, _ in examples.completed(workspace, problem)[0]
+        ]
+        kinds = ["estimate", "estimate", "sample", "sample", "without noise: sample"]
+        assert len(words) == 2 + len(kinds)
+        for caption, kind in zip(words[2:], kinds, strict=True):
+            assert kind in caption
+        assert [caption.startswith("ours, the default") for caption in words].count(True) == 2
+
+
+def test_spectra_are_drawn_over_that_of_the_truth() -> None:
+    """In dB and without the lowest frequency; the spectra themselves cannot be told apart."""
+    row = {"spectrum": [9.0, 2.0, 20.0, 0.2], "truth": [1.0, 2.0, 2.0, 2.0]}
+    assert spectra.ratio(row) == pytest.approx([0, 10, -10])
+
+
+def test_points_without_an_excess_are_marked() -> None:
+    """A curve that ends is not left unexplained, and the line beside the curves has a name."""
+    from matplotlib.figure import Figure
+
+    rows = [
+        {"method": "paper", "sigma": sigma, "count": n, "excess": value, "lost": value}
+        for sigma in complexity.LEVELS
+        for n, value in ((10, 4e-4), (100, 1e-4), (1000, -1e-5 if sigma == 0.1 else 5e-5))
+    ]
+    chart = Figure().subplots()
+    complexity._draw(chart, rows, "paper", "excess")
+    marks = [line for line in chart.lines if line.get_marker() == "v" and len(line.get_xdata())]
+    assert [list(line.get_xdata()) for line in marks] == [[1000]]
+    names = chart.get_legend_handles_labels()[1]
+    assert {"1/√N", "no excess"} <= set(names)
+    guide = next(line for line in chart.lines if line.get_label() == "1/√N")
+    x, y = np.asarray(guide.get_xdata()), np.asarray(guide.get_ydata())
+    assert y * np.sqrt(x) == pytest.approx(y[0] * np.sqrt(x[0]))
 
 
 def test_the_same_figure_is_the_same_file(everything: Path, tmp_path: Path) -> None:

@@ -137,24 +137,51 @@ def _slope_words(found: list[dict[str, Any]], method: str, sigma: float, over: s
 
 
 def figure(workspace: Workspace, path: Path) -> None:
-    """One chart for each method, a line for each test level, and σ²/√N for comparison."""
+    """A column for each method, a line for each test level; above the excess over supervised
+    training, below that over the same method on all images.
+    """
     found = rows(workspace)
-    with charts(path, 1, len(COMPARED), width=3.8) as axes:
+    words = {
+        "excess": "excess MSE over supervised",
+        "lost": "excess MSE over the same,\nall images",
+    }
+    with charts(path, len(words), len(COMPARED), width=3.8) as axes:
         for column, method in enumerate(COMPARED):
-            chart = axes[0][column]
-            for sigma, colour in zip(LEVELS, COLOURS, strict=False):
-                points = zip(*curve(found, method, sigma), strict=True)
-                positive = [(n, e) for n, e in points if e > 0]  # a logarithm has no other
-                if not positive:
-                    continue
-                counts, excess = zip(*positive, strict=True)
-                chart.loglog(
-                    counts, excess, "o-", color=colour, markersize=3, label=f"σ = {sigma:g}"
-                )
-                first = excess[0] * np.sqrt(counts[0] / np.array(counts))
-                chart.loglog(counts, first, ":", color=SOFT, linewidth=1)
-            label(chart, METHODS[method].words, "noisy training images N", "excess MSE")
-        legend(axes[0][0])
+            for row, (over, y) in enumerate(words.items()):
+                chart = axes[row][column]
+                _draw(chart, found, method, over)
+                title, x = (METHODS[method].words, "") if row == 0 else ("", "noisy images N")
+                label(chart, title, x, y if column == 0 else "")
+        legend(axes[0][-1], 7, beside=True)
+
+
+def _draw(chart: Any, found: list[dict[str, Any]], method: str, over: str) -> None:
+    """One chart; where there is no excess, which a logarithm cannot show, a mark at the bottom."""
+    chart.set_xscale("log")
+    chart.set_yscale("log")
+    top = 0.0
+    for place, (sigma, colour) in enumerate(zip(LEVELS, COLOURS, strict=False)):
+        counts, excess = (np.array(v) for v in curve(found, method, sigma, over))
+        some, look = excess > 0, {"color": colour, "markersize": 3}
+        chart.plot(counts[some], excess[some], "o-", label=f"σ = {sigma:g}", **look)
+        bottom = np.full(int(np.sum(~some)), 0.02 + 0.025 * place)
+        chart.plot(counts[~some], bottom, "v", transform=chart.get_xaxis_transform(), **look)
+        top = max([top, *excess[:1]])
+    if top > 0:
+        _guide(chart, found, top, over)
+    chart.plot([], [], "v", color=SOFT, markersize=3, label="no excess")
+
+
+def _guide(chart: Any, found: list[dict[str, Any]], top: float, over: str) -> None:
+    """What falls like 1/√N, from above the curves; over the same method it ends at zero, as they
+    do.
+    """
+    counts = np.array(sorted({r["count"] for r in found}), float)
+    shape = counts**-0.5
+    if over == "lost":
+        counts, shape = counts[:-1], (shape - shape[-1])[:-1]
+    line = 1.5 * top * shape / shape[0]
+    chart.plot(counts, line, ":", color=SOFT, linewidth=1.5, label="1/√N")
 
 
 def show(workspace: Workspace) -> list[Path]:

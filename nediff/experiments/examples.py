@@ -46,6 +46,14 @@ SAMPLED = (
     ("EDM (supervised)", "supervised", "sample-default"),
 )
 """Words, method and picture of each column."""
+COMPLETED = (
+    ("EI:\nestimate", "ei", "restored"),
+    ("ours, the default:\nestimate", "default", "estimate"),
+    ("ours, the default:\nsample", "default", "restored"),
+    ("ours, as in the paper:\nsample", "paper", "restored"),
+    ("Ambient, given data\nwithout noise: sample", "ambient", "restored"),
+)
+"""The same for inpainting and demosaicing."""
 OPERATOR_SAMPLER = {"ei": None, "default": "default"}
 """EI is a point estimate; the others are drawn by the paper's sampler."""
 Shown = tuple[str, Picture]
@@ -100,12 +108,15 @@ def draw_denoised(model: Model, restorer: Restorer, workspace: Workspace) -> Dra
 
 
 def draw_completed(model: Model, restorer: Restorer, workspace: Workspace) -> Drawn:
-    """What a method of table 2 makes of a picture: an estimate, or a sample."""
+    """What a method of table 2 makes of a picture: an estimate, or a sample; by default both."""
     y = measured(truth_of(model, workspace), model.sigma, model, workspace)
     sampler = OPERATOR_SAMPLER.get(model.method, "paper")
     if sampler is None:
         return {"restored": scoring.estimates(restorer, y, model.sigma)}
-    return {"restored": scoring.samples(restorer, y, 1, sampler_of(sampler, model.sigma))[0]}
+    drawn = {"restored": scoring.samples(restorer, y, 1, sampler_of(sampler, model.sigma))[0]}
+    if model.method == "default":
+        drawn["estimate"] = scoring.estimates(restorer, y, model.sigma)
+    return drawn
 
 
 def _drawn(model: Model, restorer: Restorer, workspace: Workspace) -> Drawn:
@@ -229,12 +240,12 @@ def three_levels(workspace: Workspace) -> list[list[Shown]]:
 def completed(workspace: Workspace, problem: str) -> list[list[Shown]]:
     """What was measured, and what each method makes of it."""
     cells = [
-        _captioned(workspace, problem, "truth", "truth"),
-        _captioned(workspace, problem, f"noisy-{SIGMA:g}", "measured"),
+        _captioned(workspace, problem, "truth", "truth\n"),
+        _captioned(workspace, problem, f"noisy-{SIGMA:g}", "measured\n"),
     ]
-    for method in table2.COMPARED:
+    for words, method, name in COMPLETED:
         key = table2.model_of(problem, method).key
-        cells.append(_captioned(workspace, key, "restored", METHODS[method].words))
+        cells.append(_captioned(workspace, key, name, words))
     return [_row(cells)]
 
 

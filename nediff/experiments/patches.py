@@ -77,7 +77,11 @@ def table(workspace: Workspace) -> str:
             kind = "contrast (mean taken off)" if found["centred"] else "norm"
             body.append([WORDS[images], str(found["side"]), kind, f"{found['decades']:.2f}"])
     head = ["images", "patch side", "of", "decades from the 5th to the 95th percentile"]
-    intro = "Spread of the norms of patches of clean images, in powers of ten."
+    intro = (
+        "Spread of the norms of patches of clean images, in powers of ten. In the figure what is "
+        f"below 10^{EDGES[0]:g} is counted at the left end: flat patches, of one value or black, "
+        "which clipping or compression leaves."
+    )
     return "\n".join([intro, "", *markdown(head, body)]) + "\n"
 
 
@@ -95,7 +99,8 @@ def figure(workspace: Workspace, path: Path) -> None:
                     chart.set_xscale("log")
             label(axes[0][column], WORDS[images], "", "share of patches" if column == 0 else "")
             words = "share, means taken off" if column == 0 else ""
-            label(axes[1][column], "", "norm per pixel", words)
+            x = "norm per pixel (leftmost: flat patches)"
+            label(axes[1][column], "", x, words)
         legend(axes[0][0])
 
 
