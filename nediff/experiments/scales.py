@@ -112,7 +112,11 @@ CPU = Scale(
     counts=(10, 30, 100, 300, 1000, None),
     count_steps=1800,
     ablation_steps={"paper": 350, "sure": 350, "default": 500},
-    keeps=("afhq-0.075-default", "inpainting-afhq-0.075-default"),
+    keeps=(
+        "afhq-0.075-default",
+        "inpainting-afhq-0.075-default",
+        "demosaicing-afhq-0.075-default",
+    ),
 )
 PAPER = Scale(
     name="paper",
