@@ -318,6 +318,7 @@ def test_our_own_results_are_those_of_the_networks_beside_them() -> None:
     [
         ("afhq-0.075-default", "step-0.075", 30.292105),
         ("inpainting-afhq-0.075-default", "restored", 25.949143),
+        ("demosaicing-afhq-0.075-default", "restored", 24.212298),
     ],
 )
 def test_the_committed_networks_restore_the_cat_as_committed(
