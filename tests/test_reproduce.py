@@ -635,6 +635,15 @@ def test_damaged_files_of_the_papers_sets_are_named(paper_data: Path, tmp_path: 
         savemat(path, record)
         with pytest.raises(NediffError, match=r"1\.mat cannot be read as an image of NBU"):
             list(sets._tiles(path, 32))
+    datasets = pytest.importorskip("datasets")
+    for number, (image, words) in enumerate(
+        (({"bytes": b"no", "path": None}, "cannot be read"), ("a.png", "holds no pictures"))
+    ):
+        folder = tmp_path / "pictures" / str(number)
+        rows = datasets.Dataset.from_dict({"image": [image] * 30})
+        datasets.DatasetDict({"train": rows}).save_to_disk(str(folder))
+        with pytest.raises(NediffError, match=words):
+            list(sets._squares(folder, "train", 32, tmp_path / "cache"))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "train.parquet").write_bytes(b"no parquet")
     with pytest.raises(NediffError, match="cannot be read"):

@@ -195,7 +195,7 @@ def _hugging_face(folder: Path, part: str, unpacked: Path) -> Iterator[Image.Ima
         else:
             files = _parquet_files(folder)
             parts = load_dataset("parquet", data_files=files, cache_dir=str(unpacked))
-        yield from part_of(parts, part, folder)
+        yield from (_decoded(image, folder) for image in part_of(parts, part, folder))
     except (OSError, ValueError, KeyError, TypeError, DatasetsError) as error:
         raise NediffError(
             f"{folder} is a Hugging Face data set that cannot be read ({error}): copy it anew."
@@ -211,7 +211,7 @@ def _parquet_files(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def part_of(parts: Any, part: str, folder: Path) -> Iterator[Image.Image]:
+def part_of(parts: Any, part: str, folder: Path) -> Iterator[Any]:
     """The pictures of a split; where only "train" is there, one row in ten is for validation."""
     split = next((s for s in SPLITS[part] if s in parts), None)
     if split is None and "train" not in parts:
@@ -225,13 +225,16 @@ def part_of(parts: Any, part: str, folder: Path) -> Iterator[Image.Image]:
         row = rows[number]
         if "image" not in row:
             raise NediffError(f"{folder} has no column 'image' but {', '.join(row)}; rename it.")
-        yield _decoded(row["image"])
+        yield row["image"]
 
 
-def _decoded(image: Any) -> Any:
+def _decoded(image: Any, folder: Path) -> Image.Image:
     """Parquet files that do not say that a column holds pictures give the bytes of their files."""
     if isinstance(image, dict) and isinstance(image.get("bytes"), bytes):
-        return Image.open(BytesIO(image["bytes"]))
+        image = Image.open(BytesIO(image["bytes"]))
+    if not isinstance(image, Image.Image):
+        raise NediffError(f"The column 'image' of {folder} holds no pictures.")
+    image.load()
     return image
 
 
