@@ -20,15 +20,18 @@ import numpy as np
 import pytest
 import torch
 
-from nediff.errors import NediffError
+from nediff.errors import NediffError, NediffWarning
+from nediff.evaluation.library import LibraryMetrics
 from nediff.experiments import (
     ablations,
     claims,
     complexity,
+    examples,
     patches,
     printed,
     scoring,
     sets,
+    spectra,
     table2,
 )
 from nediff.experiments.catalogue import EXPERIMENTS, all_pieces
@@ -36,7 +39,9 @@ from nediff.experiments.models import Model
 from nediff.experiments.pieces import Piece, Workspace, as_json, run_piece, unfinished
 from nediff.experiments.running import run_in_processes
 from nediff.experiments.scales import CPU, PAPER, SCALES, TINY
+from nediff.experiments.verify import verify_pictures
 from nediff.networks import build_denoiser
+from nediff.restorer import Restorer
 from nediff.runs import save_weights
 from tests.command import nediff, succeeded, tree
 
@@ -126,7 +131,9 @@ def test_a_piece_says_what_made_it(everything: Path) -> None:
     assert piece["settings"]["sigma"] == 0.075
     assert piece["settings"]["recipe"]["loss"] == "ne_r2r"
     assert piece["result"]["trained"]["made_by"]["commit"] == piece["made_by"]["commit"]
-    assert {"nediff", "commit", "torch", "python"} <= piece["made_by"].keys()
+    made_by = {"nediff", "commit", "torch", "deepinv", "numpy", "python"}
+    assert made_by <= piece["made_by"].keys()
+    assert piece["settings"]["training"]["learning_rate"] == TINY.learning_rate
     assert piece["cpu_minutes"] >= 0
     assert 1 <= piece["result"]["trained"]["best_step"] <= piece["settings"]["steps"]
     assert len(piece["result"]["levels"]["0.02"]["psnr"]) == TINY.validation["afhq"]
@@ -239,6 +246,40 @@ def test_verify_accepts_the_tables_and_detects_a_changed_one(
     assert "table1.md" in outcome.err
 
 
+def test_verify_refuses_pieces_of_other_settings(everything: Path, tmp_path: Path) -> None:
+    """Tables that are made of them are theirs, and still not those of the plan."""
+    for part in ("pieces", "tables"):
+        shutil.copytree(everything / part, tmp_path / part)
+    path = tmp_path / "pieces" / "afhq-0.05-default.json"
+    record = json.loads(path.read_text())
+    record["settings"]["steps"] += 1
+    path.write_text(json.dumps(record))
+    outcome = nediff("reproduce", "table1", "--out", tmp_path, "--verify")
+    steps = TINY.steps["default"]
+    assert outcome.code == 2
+    assert f"steps {steps + 1} instead of {steps}" in outcome.err.replace("\n", " ")
+    assert "afhq-0.05-default.json" in outcome.err.replace("\n", "")
+
+
+def test_a_piece_that_lacks_something_is_named_where_it_is(
+    everything: Path, tmp_path: Path
+) -> None:
+    """Not by the place where the tables are made to be compared."""
+    for part in ("pieces", "tables"):
+        shutil.copytree(everything / part, tmp_path / part)
+    path = tmp_path / "pieces" / "afhq-0.05-default.json"
+    record = json.loads(path.read_text())
+    del record["result"]["levels"]
+    path.write_text(json.dumps(record))
+    damaged = "is damaged", '{"key": '
+    for words, text in (("has no 'levels'", path.read_text()), damaged):
+        path.write_text(text)
+        for option in ("--verify", "--tables"):
+            outcome = nediff("reproduce", "table1", "--out", tmp_path, option)
+            assert outcome.code == 2
+            assert f"{path} {words}".replace(" ", "") in "".join(outcome.err.split())
+
+
 def test_verify_runs_the_kept_networks_and_detects_another_one(
     everything: Path, tmp_path: Path
 ) -> None:
@@ -270,6 +311,47 @@ def test_our_own_results_are_those_of_the_networks_beside_them() -> None:
     kept = [key for key in CPU.keeps if (out / "models" / key).is_dir()]
     assert all(f"{key}: as the network gives" in found for key in kept)
     assert kept
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "known"),
+    [
+        ("afhq-0.075-default", "step-0.075", 30.292105),
+        ("inpainting-afhq-0.075-default", "restored", 25.949143),
+        ("demosaicing-afhq-0.075-default", "restored", 24.212298),
+    ],
+)
+def test_the_committed_networks_restore_the_cat_as_committed(
+    key: str, name: str, known: float
+) -> None:
+    """From weights, on any clone: scikit-image's cat, one step and one posterior sample.
+
+    Everything random is a function of its seed; another processor adds up in another order, which
+    moves PSNR by far less than the 0.02 dB allowed.
+    """
+    out = REPOSITORY / "docs" / "results" / "reproduce" / "cpu"
+    workspace = Workspace(CPU, out, out / "runs")
+    model, folder = Model.of(workspace.record(key)["settings"]), workspace.kept_model(key)
+    found = examples.psnr_again(model, Restorer.load(folder), workspace)
+    told = workspace.result(f"examples-{key}")["psnr"]
+    assert told[name] == pytest.approx(known, abs=1e-5)
+    assert found == pytest.approx(told, abs=0.02)
+    assert verify_pictures([EXPERIMENTS["table1"], EXPERIMENTS["table2"]], workspace) == sorted(
+        CPU.keeps
+    )
+
+
+def test_a_network_that_draws_other_pictures_is_detected(everything: Path, tmp_path: Path) -> None:
+    for part in ("pieces", "models"):
+        shutil.copytree(everything / part, tmp_path / part)
+    workspace = Workspace(TINY, tmp_path, tmp_path / "runs")
+    assert verify_pictures([EXPERIMENTS["table1"]], workspace) == ["afhq-0.075-default"]
+    path = tmp_path / "pieces" / "examples-afhq-0.075-default.json"
+    record = json.loads(path.read_text())
+    record["result"]["psnr"]["sample-default"] += 0.03
+    path.write_text(json.dumps(record))
+    with pytest.raises(NediffError, match=r"examples-afhq-0.075-default\.json"):
+        verify_pictures([EXPERIMENTS["table1"]], workspace)
 
 
 def test_what_is_half_finished_can_be_shown_and_verified(everything: Path, tmp_path: Path) -> None:
@@ -307,6 +389,21 @@ def test_the_plan_lists_every_piece_and_fits_twelve_hours() -> None:
     pieces = all_pieces(list(EXPERIMENTS.values()), workspace)
     assert f"{len(pieces)} pieces" in outcome.out
     assert sum(piece.minutes for piece in pieces) <= 12 * 60
+
+
+def test_the_plan_knows_how_little_the_tiny_scale_is() -> None:
+    """Forty seconds of a core; judging takes as long as there are pixels to judge."""
+    pieces = {}
+    for name, scale in SCALES.items():
+        workspace = Workspace(scale, Path("nowhere"), Path("nowhere"))
+        pieces[name] = all_pieces(list(EXPERIMENTS.values()), workspace)
+    assert 0.3 <= sum(piece.minutes for piece in pieces["tiny"]) <= 3
+    judging = {
+        name: next(p.minutes for p in found if p.key == "sampler-heun-25-7-0.133")
+        for name, found in pieces.items()
+    }
+    assert judging["tiny"] / judging["cpu"] == pytest.approx(3 * 32**2 / (400 * 64**2))
+    assert judging["paper"] / judging["cpu"] == pytest.approx(1500 * 128**2 / (400 * 64**2))
 
 
 def test_a_damaged_piece_is_named(everything: Path, tmp_path: Path) -> None:
@@ -408,6 +505,151 @@ def test_every_piece_of_the_papers_scale_runs(paper_data: Path, tmp_path: Path) 
     )
 
 
+def names(folder: Path, part: str) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in sets._files(folder, part)]
+
+
+def empty_pictures(folder: Path, count: int = 60) -> set[str]:
+    folder.mkdir(parents=True)
+    for i in range(count):
+        (folder / f"{i}.png").touch()
+    return {f"{i}.png" for i in range(count)}
+
+
+@pytest.mark.parametrize("validation", ["val", "validation", "test"])
+def test_a_split_by_any_of_its_names_is_kept(validation: str, tmp_path: Path) -> None:
+    """AFHQ has train/ and val/, its second version train/ and test/."""
+    for part in ("train", validation):
+        for kind in ("cat", "wild"):
+            empty_pictures(tmp_path / part / kind, 5)
+    train, val = names(tmp_path, "train"), names(tmp_path, "val")
+    assert len(train) == len(val) == 10
+    assert all(name.startswith("train/") for name in train)
+    assert all(name.startswith(f"{validation}/") for name in val)
+
+
+def test_what_comes_unsplit_is_divided_once(tmp_path: Path) -> None:
+    """A folder of pictures, train/ without validation, validation/ beside the pictures."""
+    flat = empty_pictures(tmp_path / "flat")
+    train, val = (set(names(tmp_path / "flat", part)) for part in ("train", "val"))
+    assert train | val == flat
+    assert train.isdisjoint(val)
+    assert 1 <= len(val) <= 20
+    alone = tmp_path / "alone"
+    empty_pictures(alone / "train")
+    (alone / "preview.png").touch()
+    train, val = (set(names(alone, part)) for part in ("train", "val"))
+    assert train | val == {f"train/{name}" for name in flat}
+    assert train.isdisjoint(val)
+    assert val
+    beside = tmp_path / "beside"
+    empty_pictures(beside / "validation", 4)
+    empty_pictures(beside / "faces", 6)
+    assert len(names(beside, "val")) == 4
+    assert set(names(beside, "train")) == {f"faces/{i}.png" for i in range(6)}
+
+
+def test_the_first_files_are_of_all_kinds(tmp_path: Path) -> None:
+    """There are more tiles of NBU than are asked for; of AFHQ the first hundreds would be cats."""
+    kinds = [f"satellite-{i}" for i in range(4)]
+    for kind in kinds:
+        empty_pictures(tmp_path / kind, 40)
+    first = names(tmp_path, "train")[:40]
+    assert {name.split("/")[0] for name in first} == set(kinds)
+    assert first == names(tmp_path, "train")[:40]
+
+
+@pytest.mark.parametrize("saved", ["disk", "parquet", "bare parquet"])
+@pytest.mark.parametrize("split", [True, False])
+def test_hugging_face_sets_are_read(saved: str, split: bool, tmp_path: Path) -> None:
+    """As saved by `save_to_disk`, and the parquet files of a snapshot of the Hub."""
+    datasets = pytest.importorskip("datasets")
+    rng = np.random.default_rng(0)
+    parts = {"train": 40, "test": 6} if split else {"train": 40}
+    values = {name: [int(v) for v in rng.permutation(256)[:n]] for name, n in parts.items()}
+    made = datasets.DatasetDict(
+        {
+            name: datasets.Dataset.from_dict(
+                {"image": [png(value) for value in grey]},
+                features=None
+                if saved == "bare parquet"
+                else datasets.Features({"image": datasets.Image()}),
+            )
+            for name, grey in values.items()
+        }
+    )
+    folder = tmp_path / "afhq"
+    if saved == "disk":
+        made.save_to_disk(str(folder))
+    else:
+        (folder / "data").mkdir(parents=True)
+        for name, rows in made.items():
+            rows.to_parquet(str(folder / "data" / f"{name}-00000-of-00001.parquet"))
+    workspace = small_paper(tmp_path, tmp_path / "out")
+    scale = replace(workspace.scale, train=50, validation=dict.fromkeys(PAPER.validation, 50))
+    found = {}
+    for part in ("train", "val"):
+        with pytest.warns(NediffWarning, match="AFHQ has"):
+            images = sets.open_set(replace(workspace, scale=scale), "afhq", part)
+        sets._warn_of_few.cache_clear()
+        assert images.channels == 3
+        found[part] = {round(255 * float(images.image(i).mean())) for i in range(len(images))}
+    assert found["train"].isdisjoint(found["val"]) or split
+    if split:
+        assert found == {"train": set(values["train"]), "val": set(values["test"])}
+    else:
+        assert found["train"] | found["val"] == set(values["train"])
+        assert found["val"]
+
+
+def png(value: int) -> dict[str, object]:
+    """A grey picture as a parquet file of pictures holds it."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    file = BytesIO()
+    Image.new("RGB", (40, 36), (value, value, value)).save(file, "PNG")
+    return {"bytes": file.getvalue(), "path": None}
+
+
+def test_damaged_files_of_the_papers_sets_are_named(paper_data: Path, tmp_path: Path) -> None:
+    """Not a traceback of the library that reads them."""
+    from scipy.io import savemat
+
+    for number, name in enumerate(("ffhq", "afhq", "nbu")):
+        data = tmp_path / str(number)
+        shutil.copytree(paper_data / name, data / name)
+        for path in (data / name).rglob("*.*"):
+            if path.suffix == ".mat":
+                whole = path.read_bytes()
+                path.write_bytes(whole[: len(whole) // 2] if int(path.stem) % 2 else b"no")
+            elif path.suffix in (".png", ".jpg"):
+                path.write_bytes(path.read_bytes()[:200] if "1" in path.stem else b"nothing")
+        workspace = small_paper(data, tmp_path / "out" / str(number))
+        with pytest.raises(NediffError, match=r"\.(png|jpg|mat) cannot be read"):
+            sets.open_set(workspace, name, "train")
+    for record in ({"other": np.ones((96, 96))}, {"imgPAN": np.ones((2, 96, 96))}):
+        path = tmp_path / "PAN_1024" / "1.mat"
+        path.parent.mkdir(exist_ok=True)
+        savemat(path, record)
+        with pytest.raises(NediffError, match=r"1\.mat cannot be read as an image of NBU"):
+            list(sets._tiles(path, 32))
+    datasets = pytest.importorskip("datasets")
+    for number, (image, words) in enumerate(
+        (({"bytes": b"no", "path": None}, "cannot be read"), ("a.png", "holds no pictures"))
+    ):
+        folder = tmp_path / "pictures" / str(number)
+        rows = datasets.Dataset.from_dict({"image": [image] * 30})
+        datasets.DatasetDict({"train": rows}).save_to_disk(str(folder))
+        with pytest.raises(NediffError, match=words):
+            list(sets._squares(folder, "train", 32, tmp_path / "cache"))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "train.parquet").write_bytes(b"no parquet")
+    with pytest.raises(NediffError, match="cannot be read"):
+        list(sets._squares(tmp_path / "broken", "train", 32, tmp_path / "cache"))
+
+
 def test_missing_sets_say_how_to_get_them(tmp_path: Path) -> None:
     workspace = small_paper(tmp_path, tmp_path / "out")
     with pytest.raises(NediffError, match="stargan-v2"):
@@ -438,6 +680,64 @@ def test_a_run_begun_with_other_settings_is_refused(
     (tmp_path / "models" / model.key / "trained.json").unlink()
     with pytest.raises(NediffError, match=f"begun with another {part}"):
         replace(model, **change).train(Workspace(TINY, tmp_path, tmp_path))  # type: ignore[arg-type]
+
+
+def test_networks_of_the_metrics_are_asked_for_before_the_first_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are used after it: hours later at the scale of the paper."""
+    monkeypatch.setattr(Model, "train", lambda *_: pytest.fail("trained"))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    piece = ("--piece", "afhq-0.075-default")
+    for weights, words in ((tmp_path / "no", "no folder"), (empty, "has no lpips_alexnet")):
+        for more in ((), piece):
+            options = ("--out", tmp_path / "out", "--weights", weights, *more)
+            outcome = nediff("reproduce", "table1", *options)
+            assert outcome.code == 2
+            assert words in outcome.err.replace("\n", " ")
+    outcome = nediff("reproduce", QUICK, "--out", tmp_path / "out", "--weights", empty)
+    assert outcome.code == 0  # which needs none
+
+    def absent(make: object) -> None:
+        raise NediffError("FID needs torch-fidelity")
+
+    monkeypatch.setattr(LibraryMetrics, "_obtained", staticmethod(absent))
+    outcome = nediff("reproduce", "table1", "--out", tmp_path / "out", "--download")
+    assert (outcome.code, "torch-fidelity" in outcome.err) == (2, True)
+
+
+def test_a_piece_says_how_its_network_was_trained(tmp_path: Path) -> None:
+    """As it is: what the run is begun with, at each scale."""
+    model = Model("afhq", 0.075, "default")
+    rates = {}
+    for name, scale in SCALES.items():
+        # the settings of the scale with the pictures of the tiny one, whose network is quick
+        tried = replace(TINY, **{k: getattr(scale, k) for k in ("optimizer", "warmup", "steps")})
+        tried = replace(tried, learning_rate=scale.learning_rate)
+        workspace = Workspace(tried, tmp_path, tmp_path / "runs")
+        noisy = model.measurements(workspace, "train")
+        config = model.config(workspace, noisy, model.instrument(workspace, noisy.channels))
+        told = model.settings(workspace)["training"]
+        assert told == {key: getattr(config.training, key) for key in told}
+        rates[name] = told["learning_rate"], told["warmup"], told["optimizer"]
+    assert rates["cpu"] == rates["tiny"] == (1e-3, 50, "muon")
+    assert rates["paper"] == (2e-4, 5000, "adam")
+
+
+def test_pieces_from_before_that_was_said_are_finished(everything: Path, tmp_path: Path) -> None:
+    """They were all trained as the small scales still are; with another rate they are refused."""
+    shutil.copytree(everything / "pieces", tmp_path / "pieces")
+    for path in (tmp_path / "pieces").glob("*.json"):
+        record = json.loads(path.read_text())
+        if record["settings"].pop("training", None):
+            path.write_text(json.dumps(record))
+    workspace = Workspace(TINY, tmp_path, tmp_path / "runs")
+    pieces = all_pieces(list(EXPERIMENTS.values()), workspace)
+    assert unfinished(pieces, workspace) == []
+    slower = replace(workspace, scale=replace(TINY, learning_rate=5e-4))
+    with pytest.raises(NediffError, match=r"learning_rate 0\.001 instead of 0\.0005"):
+        unfinished(EXPERIMENTS["table1"].pieces(slower), slower)
 
 
 def test_a_piece_made_with_other_settings_is_refused(everything: Path, tmp_path: Path) -> None:
@@ -518,8 +818,11 @@ def test_grey_sets_have_one_channel_though_stored_as_colours(tmp_path: Path) -> 
 def test_a_hugging_face_set_without_validation_is_divided(tmp_path: Path) -> None:
     rows = [{"image": number} for number in range(200)]
     both = {"train": rows[:5], "validation": rows[5:]}
-    assert list(sets.part_of(both, "val", tmp_path)) == list(range(5, 200))
-    assert list(sets.part_of(both, "train", tmp_path)) == list(range(5))
+    assert sorted(sets.part_of(both, "val", tmp_path)) == list(range(5, 200))
+    assert sorted(sets.part_of(both, "train", tmp_path)) == list(range(5))
+    few = list(sets.part_of(both, "val", tmp_path))[:20]
+    assert few == list(sets.part_of(both, "val", tmp_path))[:20]
+    assert max(few) - min(few) > 100  # sets are often stored by kind: the first are of all
     train, val = (set(sets.part_of({"train": rows}, p, tmp_path)) for p in ("train", "val"))
     assert train | val == set(range(200))
     assert train.isdisjoint(val)
@@ -563,6 +866,77 @@ def test_json_keeps_every_number() -> None:
     assert "[0.1, -2e-05, 3]" in as_json(record)
     with pytest.raises(ValueError, match="JSON"):
         as_json({"a": float("nan")})
+
+
+def kept_levels(folder: Path, pieces: dict[str, dict[str, list[float]]]) -> Workspace:
+    """A workspace with finished networks, judged in PSNR at some test levels."""
+    workspace = Workspace(TINY, folder, folder)
+    (folder / "pieces").mkdir()
+    for key, values in pieces.items():
+        result = {"levels": {sigma: {"psnr": psnr} for sigma, psnr in values.items()}}
+        record = {"settings": {}, "perceptual": True, "result": result}
+        workspace.piece_path(key).write_text(json.dumps(record))
+    return workspace
+
+
+def test_the_gap_may_grow_at_lower_noise_and_not_at_the_noise_itself(tmp_path: Path) -> None:
+    """0.3 dB at every σ_n, and at a lower level the more, the noisier the training data."""
+    pieces = {}
+    for sigma in claims.spectra.SIGMAS:
+        best = {f"{at:g}": [40.0, 38.0] for at in claims.LEVELS}
+        gap = {f"{at:g}": 0.3 if at >= sigma else 5 * (sigma - at) for at in claims.LEVELS}
+        pieces[f"afhq-{sigma:g}-supervised"] = best
+        for method in ("paper", "default"):
+            pieces[f"afhq-{sigma:g}-{method}"] = {at: [40 - gap[at], 38 - gap[at]] for at in gap}
+    workspace = kept_levels(tmp_path, pieces)
+    below = [c for c in claims.gap_grows(workspace) if not c.of.endswith(("at 0.05", "at 0.075"))]
+    assert len(below) == 2 * (3 + 3)
+    lower = [check for check in below if "at 0.035" in check.of]
+    assert all(check.holds for check in lower)
+    assert {check.figures for check in lower} >= {"+0.125 dB ± 0.000"}
+    assert len(list(claims.gap_grows_at_noise(workspace))) == 2 * 2
+    assert not any(check.holds for check in claims.gap_grows_at_noise(workspace))
+    afhq = [check for check in claims.gap_small(workspace) if "afhq" in check.of]
+    assert [check.holds for check in afhq] == [True] * 6
+    others = [check for check in claims.gap_small(workspace) if "afhq" not in check.of]
+    assert [check.holds for check in others] == [None] * 4  # both other sets are asked for
+
+
+def test_ours_is_compared_below_the_noise_in_every_score(tmp_path: Path) -> None:
+    """LPIPS may say something else than PSNR and SSIM."""
+    workspace = Workspace(TINY, tmp_path, tmp_path)
+    (tmp_path / "pieces").mkdir()
+    for images in claims.SETS:
+        for method in claims.levels.COMPARED:
+            better = method in ("paper", "default")
+            scores = {"psnr": [30.0 + better] * 2, "ssim": [0.9 + 0.01 * better] * 2}
+            scores["lpips"] = [0.02 + 0.01 * better] * 2  # more of it is worse
+            result = {"levels": {f"{sigma:g}": scores for sigma in claims.LEVELS}}
+            record = {"settings": {}, "perceptual": True, "result": result}
+            workspace.piece_path(f"{images}-0.075-{method}").write_text(json.dumps(record))
+    assert [check.holds for check in claims.below_noise(workspace)] == [True] * 96
+    lpips = list(claims.below_noise_lpips(workspace))
+    assert [check.holds for check in lpips] == [False] * 48
+    assert lpips[0].figures == "0.0300 against 0.0200 ± 0.0000"
+
+
+def test_the_slope_over_the_same_method_is_judged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Beside the one over supervised training: 1/N is no 1/√N, and keeps to it as a bound."""
+    workspace = Workspace(CPU, tmp_path, tmp_path)
+    counts = [*CPU.counts[:-1], 4450]
+    for power, like, bound in ((0.5, True, True), (1.0, False, True), (0.2, False, False)):
+        rows = [
+            {"method": m, "sigma": s, "count": n, "excess": n**-power, "lost": lost}
+            for m in complexity.COMPARED
+            for s in complexity.LEVELS
+            for n in counts
+            for lost in [n**-power - counts[-1] ** -power]
+        ]
+        monkeypatch.setattr(claims.complexity, "rows", lambda w, r=rows: r)
+        assert {check.holds for check in claims.root_n_own(workspace)} == {like}
+        assert {check.holds for check in claims.root_n_at_least(workspace)} == {bound}
 
 
 def test_a_claim_that_fails_is_said_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -669,6 +1043,46 @@ def test_offsets_are_drawn_from_the_range_asked_for() -> None:
         assert float(found.max()) <= most + 1e-6
         # the largest of 64 uniform draws is below 0.9 of the top with chance 0.9^64 = 0.1 %
         assert float(found.max()) >= 0.9 * most - 1e-6
+
+
+def test_pictures_of_incomplete_measurements_say_what_they_are(everything: Path) -> None:
+    """An estimate is no sample, and what was given less noise is not given what the others are."""
+    workspace = Workspace(TINY, everything, everything / "runs")
+    for problem in table2.PROBLEMS:
+        words = [
+            " ".join(caption.split()) for caption, _ in examples.completed(workspace, problem)[0]
+        ]
+        kinds = ["estimate", "estimate", "sample", "sample", "without noise: sample"]
+        assert len(words) == 2 + len(kinds)
+        for caption, kind in zip(words[2:], kinds, strict=True):
+            assert kind in caption
+        assert [caption.startswith("ours, the default") for caption in words].count(True) == 2
+
+
+def test_spectra_are_drawn_over_that_of_the_truth() -> None:
+    """In dB and without the lowest frequency; the spectra themselves cannot be told apart."""
+    row = {"spectrum": [9.0, 2.0, 20.0, 0.2], "truth": [1.0, 2.0, 2.0, 2.0]}
+    assert spectra.ratio(row) == pytest.approx([0, 10, -10])
+
+
+def test_points_without_an_excess_are_marked() -> None:
+    """A curve that ends is not left unexplained, and the line beside the curves has a name."""
+    from matplotlib.figure import Figure
+
+    rows = [
+        {"method": "paper", "sigma": sigma, "count": n, "excess": value, "lost": value}
+        for sigma in complexity.LEVELS
+        for n, value in ((10, 4e-4), (100, 1e-4), (1000, -1e-5 if sigma == 0.1 else 5e-5))
+    ]
+    chart = Figure().subplots()
+    complexity._draw(chart, rows, "paper", "excess")
+    marks = [line for line in chart.lines if line.get_marker() == "v" and len(line.get_xdata())]
+    assert [list(line.get_xdata()) for line in marks] == [[1000]]
+    names = chart.get_legend_handles_labels()[1]
+    assert {"1/√N", "no excess"} <= set(names)
+    guide = next(line for line in chart.lines if line.get_label() == "1/√N")
+    x, y = np.asarray(guide.get_xdata()), np.asarray(guide.get_ydata())
+    assert y * np.sqrt(x) == pytest.approx(y[0] * np.sqrt(x[0]))
 
 
 def test_the_same_figure_is_the_same_file(everything: Path, tmp_path: Path) -> None:

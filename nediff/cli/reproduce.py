@@ -18,7 +18,8 @@ from nediff.experiments.catalogue import EXPERIMENTS, all_pieces, experiments_na
 from nediff.experiments.pieces import Experiment, Piece, Workspace, run_piece, unfinished
 from nediff.experiments.running import log_of, run_here, run_in_processes
 from nediff.experiments.scales import scale_named
-from nediff.experiments.verify import verify, verify_models
+from nediff.experiments.scoring import check_metrics
+from nediff.experiments.verify import verify, verify_models, verify_pictures
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ def run_reproduce(request: ReproduceRequest) -> None:
         return _run_one(request.piece, pieces, workspace)
     if request.tables:
         return _write(experiments, workspace)
+    check_metrics(pieces, workspace)
     failed: list[str] = []
     with bar() as progress:
         overview = Overview(progress, pieces, workspace)
@@ -149,8 +151,14 @@ def verify_results(experiments: list[Experiment], workspace: Workspace) -> None:
     """The tables against the pieces and, if the images are at hand, these against networks."""
     for table in verify(experiments, workspace):
         say(f"{table}: as the pieces say", results)
-    if workspace.data is None and workspace.scale.folders:
+    if workspace.data is None and workspace.scale.name == "paper":
         say("The networks kept with the results were not run: that needs --data.", results)
+        return
+    if workspace.scale.name != "paper":
+        for model in verify_pictures(experiments, workspace):
+            say(f"{model}: pictures as the network gives", results)
+    if workspace.data is None and workspace.scale.folders:
+        say("The networks were not run on the images of the set: that needs --data.", results)
         return
     for model in verify_models(experiments, workspace):
         say(f"{model}: as the network gives", results)
@@ -192,6 +200,7 @@ def _run_one(key: str, pieces: list[Piece], workspace: Workspace) -> None:
     missing = [need for need in found[0].needs if not workspace.finished(need)]
     if missing:
         raise NediffError(f"{key} needs these pieces first: {', '.join(missing)}.")
+    check_metrics(found, workspace)
     run_piece(found[0], workspace)
 
 

@@ -27,6 +27,9 @@ class PerceptualMetrics(Protocol):
     def features(self, images: Images) -> Array:
         """What FID compares, (N, features)."""
 
+    def prepare(self) -> None:
+        """Open the networks now, so that what is missing is said before long work, not after."""
+
 
 class LibraryMetrics:
     """LPIPS (AlexNet) and the 2048 features of FID, for (N, C, H, W) in [0, 1], C = 1 or 3.
@@ -49,6 +52,10 @@ class LibraryMetrics:
         from torchmetrics.image.fid import NoTrainInceptionV3
 
         return self._obtained(lambda: NoTrainInceptionV3("inception-v3-compat", ["2048"]))
+
+    def prepare(self) -> None:
+        """Fetch the networks now; a missing library or connection is said at once."""
+        _ = self._inception, self._alexnet
 
     @staticmethod
     def _obtained(make: Any) -> Any:

@@ -105,6 +105,10 @@ class Perceptual:
         _check(reference)
         return frechet(*statistics(self.features(images)), *statistics(self.features(reference)))
 
+    def prepare(self) -> None:
+        """Open the files now; one that is missing or damaged is said at once."""
+        _ = self._alexnet, self._inception
+
     @cached_property
     def _alexnet(self) -> tuple[Weights, list[Tensor]]:
         alexnet = _read_safetensors(self.folder, ALEXNET)

@@ -112,7 +112,7 @@ def pieces(workspace: Workspace) -> list[Piece]:
     base = Model(IMAGES, SIGMA, "default")
     for settings in SAMPLERS.values():
         for chosen in settings:
-            found.append(_sampler_piece(base, chosen))
+            found.append(_sampler_piece(base, chosen, workspace))
     return [denoiser_piece(base, workspace), *found]
 
 
@@ -121,13 +121,14 @@ def _sampler_key(settings: SamplerSettings) -> str:
     return f"sampler-{settings.solver}-{values}"
 
 
-def _sampler_piece(base: Model, settings: SamplerSettings) -> Piece:
+def _sampler_piece(base: Model, settings: SamplerSettings, workspace: Workspace) -> Piece:
     recorded: Result = {"model": base.key, "sampler": asdict(settings)}
 
     def run(workspace: Workspace) -> Result:
         return judge(base, settings, workspace)
 
-    return Piece(_sampler_key(settings), 1.0, recorded, run, (base.key,), perceptual=True)
+    minutes = workspace.scale.judging(IMAGES, workspace.scale.side)
+    return Piece(_sampler_key(settings), minutes, recorded, run, (base.key,), perceptual=True)
 
 
 def judge(model: Model, settings: SamplerSettings, workspace: Workspace) -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nediff.experiments import complexity, levels, spectra, table1, table2
 from nediff.experiments.denoisers import LEVELS
+from nediff.experiments.models import Model
 from nediff.experiments.pieces import Experiment, Piece, Workspace
 from nediff.experiments.scales import SETS
 from nediff.experiments.tables import markdown, write_table
@@ -43,10 +44,10 @@ class Check:
     clear: bool = True
 
 
-def _check(of: str, margin: float, error: float | None, figures: str) -> Check:
+def _check(of: str, margin: float, error: float | None, figures: str, digits: int = 3) -> Check:
     """Whether ``margin`` is above zero, and by more than the chance of its standard error."""
     if error is not None:
-        figures = f"{figures} ± {error:.3f}"
+        figures = f"{figures} ± {error:.{digits}f}"
     return Check(of, margin > 0, figures, error is None or abs(margin) > ERRORS * error)
 
 
@@ -77,64 +78,106 @@ def _better(workspace: Workspace, of: str, a: Row | None, b: Row | None, score: 
     """Whether ``a`` beats ``b``, image by image where there is a score of each."""
     if a is None or b is None or a.get(score) is None or b.get(score) is None:
         return Check(of)
-    sign = 1 if score in HIGHER else -1
-    figures = f"{a[score]:.3f} against {b[score]:.3f}"
+    sign, digits = 1 if score in HIGHER else -1, 4 if score == "lpips" else 3
+    figures = f"{a[score]:.{digits}f} against {b[score]:.{digits}f}"
     one, other = _each(workspace, a, score), _each(workspace, b, score)
     if one is None or other is None:
         return _check(of, sign * (a[score] - b[score]), None, figures)
-    return _check(of, *_mean_error(sign * (one - other)), figures)
+    return _check(of, *_mean_error(sign * (one - other)), figures, digits)
 
 
 def _by(rows: list[Row], *names: str) -> dict[tuple[Any, ...], Row]:
     return {tuple(row[name] for name in names): row for row in rows}
 
 
-def below_noise(workspace: Workspace) -> Iterator[Check]:
-    """Ours above SURE and CD below σ_n, in PSNR of one step."""
+def _below(workspace: Workspace, scores: tuple[str, ...]) -> Iterator[Check]:
+    """Ours against SURE and CD at the test levels below σ_n, one step."""
     found = _by(levels.rows(workspace), "images", "method", "sigma")
-    for images in SETS:
-        for sigma in (s for s in LEVELS if s < levels.SIGMA):
-            for ours in ("paper", "default"):
-                for other in ("sure", "cd"):
-                    pair = found.get((images, ours, sigma)), found.get((images, other, sigma))
-                    of = f"{images}, σ = {sigma:g}: {ours} over {other}"
-                    yield _better(workspace, of, *pair, "psnr")
+    below = [sigma for sigma in LEVELS if sigma < levels.SIGMA]
+    rivals = list(itertools.product(("paper", "default"), ("sure", "cd")))
+    for score, images, sigma in itertools.product(scores, SETS, below):
+        for ours, other in rivals:
+            pair = found.get((images, ours, sigma)), found.get((images, other, sigma))
+            of = f"{score}, {images}, σ = {sigma:g}: {ours} over {other}"
+            yield _better(workspace, of, *pair, score)
 
 
-def _gap(workspace: Workspace, variant: str, sigma: float) -> Values | None:
-    """PSNR of supervised training over ours for each image (n,), one step at σ_n, AFHQ."""
-    found = _by(table1.rows(workspace), "variant", "set", "sigma", "solver")
-    rows = [
-        found.get((variant, "afhq", sigma, f"MMSE ({who})"))
-        for who in ("supervised", "self-supervised")
-    ]
-    best, ours = (None if row is None else _each(workspace, row, "psnr") for row in rows)
-    return None if best is None or ours is None else best - ours
+def below_noise(workspace: Workspace) -> Iterator[Check]:
+    """Ours above SURE and CD below σ_n, in PSNR and SSIM of one step."""
+    yield from _below(workspace, HIGHER)
+
+
+def below_noise_lpips(workspace: Workspace) -> Iterator[Check]:
+    """Ours above SURE and CD below σ_n, in LPIPS of one step."""
+    yield from _below(workspace, ("lpips",))
+
+
+def _gap(workspace: Workspace, variant: str, images: str, sigma: float, at: float) -> Values | None:
+    """PSNR of supervised training at σ_n over ours, for each image (n,): one step at level ``at``.
+
+    None while one of the two networks is to come.
+    """
+    networks = (Model(images, sigma, method).key for method in ("supervised", variant))
+    best, ours = (workspace.result(key) for key in networks)
+    if best is None or ours is None:
+        return None
+    gaps = np.subtract(best["levels"][f"{at:g}"]["psnr"], ours["levels"][f"{at:g}"]["psnr"])
+    return np.asarray(gaps, float)
+
+
+def _small(workspace: Workspace, below: bool) -> Iterator[Check]:
+    """Whether the gap is within the paper's largest, at σ_n or at the test levels below it."""
+    for variant in table1.VARIANTS:
+        for images, sigma in table1.SETTINGS:
+            for at in [s for s in LEVELS if s < sigma] if below else [sigma]:
+                gaps = _gap(workspace, variant, images, sigma, at)
+                of = f"{variant}, {images}, σ_n = {sigma:g}, at {at:g}"
+                if gaps is None:
+                    yield Check(of)
+                else:
+                    gap, error = _mean_error(gaps)
+                    yield _check(of, LARGEST_GAP - gap, error, f"{gap:.3f} dB")
 
 
 def gap_small(workspace: Workspace) -> Iterator[Check]:
     """Ours close to supervised at σ_n: within 0.52 dB, the largest gap in the paper's table 1."""
+    yield from _small(workspace, below=False)
+
+
+def gap_small_below(workspace: Workspace) -> Iterator[Check]:
+    """Ours close to supervised below σ_n too: within the same 0.52 dB at every lower test level."""
+    yield from _small(workspace, below=True)
+
+
+def _growth(workspace: Workspace, low: float, high: float, at: float) -> Iterator[Check]:
+    """Whether the gap at a test level is larger with σ_n = ``high`` than with ``low``, on AFHQ.
+
+    ``at`` 0 stands for each network's own σ_n.
+    """
     for variant in table1.VARIANTS:
-        for sigma in spectra.SIGMAS:
-            gaps, of = _gap(workspace, variant, sigma), f"{variant}, σ_n = {sigma:g}"
-            if gaps is None:
-                yield Check(of)
-            else:
-                gap, error = _mean_error(gaps)
-                yield _check(of, LARGEST_GAP - gap, error, f"{gap:.3f} dB")
+        first = _gap(workspace, variant, spectra.IMAGES, low, at or low)
+        second = _gap(workspace, variant, spectra.IMAGES, high, at or high)
+        of = f"{variant}, from σ_n = {low:g} to {high:g}" + (f", at {at:g}" if at else "")
+        if first is None or second is None:
+            yield Check(of)
+        else:
+            growth, error = _mean_error(second - first)
+            yield _check(of, growth, error, f"{growth:+.3f} dB")
 
 
 def gap_grows(workspace: Workspace) -> Iterator[Check]:
-    """The gap to supervised training at σ_n grows with σ_n."""
-    for variant in table1.VARIANTS:
-        for low, high in itertools.pairwise(spectra.SIGMAS):
-            first, second = (_gap(workspace, variant, sigma) for sigma in (low, high))
-            of = f"{variant}, from σ_n = {low:g} to {high:g}"
-            if first is None or second is None:
-                yield Check(of)
-            else:
-                growth, error = _mean_error(second - first)
-                yield _check(of, growth, error, f"{growth:+.3f} dB")
+    """At lower noise the gap to supervised training is larger for noisier training data: at every
+    test level up to the lower of two σ_n, on AFHQ.
+    """
+    for low, high in itertools.pairwise(spectra.SIGMAS):
+        for at in (sigma for sigma in LEVELS if sigma <= low):
+            yield from _growth(workspace, low, high, at)
+
+
+def gap_grows_at_noise(workspace: Workspace) -> Iterator[Check]:
+    """The gap at σ_n itself grows with σ_n, as in the paper's table 1, on AFHQ."""
+    for low, high in itertools.pairwise(spectra.SIGMAS):
+        yield from _growth(workspace, low, high, at=0)
 
 
 def perception(workspace: Workspace) -> Iterator[Check]:
@@ -195,34 +238,63 @@ def nearest_spectrum(workspace: Workspace) -> Iterator[Check]:
                     yield Check(of, near < far, f"{near:.2f} dB against {far:.2f}")
 
 
-def root_n(workspace: Workspace) -> Iterator[Check]:
-    """The excess error falls like 1/√N (a slope of −0.5 ± 0.2), below σ_n too."""
+def _slopes(workspace: Workspace, over: str, margin: Callable[[float], float]) -> Iterator[Check]:
+    """The slope of every method and level; ``margin`` is above zero where it is as claimed."""
     found = complexity.rows(workspace)
     for method in complexity.COMPARED:
         for sigma in complexity.LEVELS:
-            mine = [r for r in found if (r["method"], r["sigma"]) == (method, sigma)]
-            steep = complexity.slope([r["count"] for r in mine], [r["excess"] for r in mine])
-            of = f"{method}, σ = {sigma:g}"
-            if len(mine) < len(workspace.scale.counts):
+            counts, excess = complexity.curve(found, method, sigma, over)
+            steep, of = complexity.slope(counts, excess), f"{method}, σ = {sigma:g}"
+            wanted = len(workspace.scale.counts) - (over == "lost")
+            if len(counts) < wanted:
                 yield Check(of)
-            elif steep is None:  # no worse than supervised training: nothing to fit
-                used = sum(r["excess"] > 0 for r in mine)
-                yield Check(of, False, f"an excess at {used} of {len(mine)} points only", False)
+            elif steep is None:  # nothing to fit
+                used = sum(value > 0 for value in excess)
+                yield Check(of, False, f"an excess at {used} of {len(excess)} points only", False)
             else:
-                inside = NEAR_HALF - abs(steep.value + 0.5)
+                inside = margin(steep.value)
                 figures = f"slope {steep.value:.2f} ± {steep.error:.2f}"
                 yield Check(of, inside >= 0, figures, abs(inside) >= ERRORS * steep.error)
 
 
+def _exact(workspace: Workspace) -> float:
+    """The slope of an exact 1/√N over its own last point."""
+    return complexity.own_slope_of_root_n(sorted({r["count"] for r in complexity.rows(workspace)}))
+
+
+def root_n(workspace: Workspace) -> Iterator[Check]:
+    """The excess error over supervised training falls like 1/√N (a slope of −0.5 ± 0.2), below σ_n
+    too."""
+    yield from _slopes(workspace, "excess", lambda slope: NEAR_HALF - abs(slope + 0.5))
+
+
+def root_n_own(workspace: Workspace) -> Iterator[Check]:
+    """The excess over the same method on all images falls like 1/√N: `own slope` within 0.2 of what
+    an exact 1/√N has there."""
+    exact = _exact(workspace)
+    yield from _slopes(workspace, "lost", lambda slope: NEAR_HALF - abs(slope - exact))
+
+
+def root_n_at_least(workspace: Workspace) -> Iterator[Check]:
+    """The same excess falls like 1/√N or faster, as an upper bound asks."""
+    exact = _exact(workspace)
+    yield from _slopes(workspace, "lost", lambda slope: exact + NEAR_HALF - slope)
+
+
 CLAIMS = (
     below_noise,
+    below_noise_lpips,
     gap_small,
+    gap_small_below,
     gap_grows,
+    gap_grows_at_noise,
     perception,
     incomplete,
     cd_noise,
     nearest_spectrum,
     root_n,
+    root_n_own,
+    root_n_at_least,
 )
 
 

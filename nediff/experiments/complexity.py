@@ -93,11 +93,13 @@ def own_slope_of_root_n(counts: list[int]) -> float:
     return float("nan") if found is None else found.value
 
 
-def _curve(
+def curve(
     found: list[dict[str, Any]], method: str, sigma: float, over: str = "excess"
 ) -> tuple[list[int], list[float]]:
+    """N and the excess; that over the same method, "lost", without its end, which is zero."""
     mine = [r for r in found if (r["method"], r["sigma"]) == (method, sigma)]
     mine = [r for r in mine if r[over] is not None]
+    mine = mine[:-1] if over == "lost" else mine
     return [r["count"] for r in mine], [r[over] for r in mine]
 
 
@@ -108,7 +110,7 @@ def table(workspace: Workspace) -> str:
     body = []
     for method in COMPARED:
         for sigma in LEVELS:
-            values = dict(zip(*_curve(found, method, sigma), strict=True))
+            values = dict(zip(*curve(found, method, sigma), strict=True))
             cells = [f"{1e4 * values[n]:.3f}" if n in values else "" for n in counts]
             steep = [_slope_words(found, method, sigma, over) for over in ("excess", "lost")]
             body.append([METHODS[method].words, f"{sigma:g}", *cells, *steep])
@@ -130,32 +132,56 @@ def table(workspace: Workspace) -> str:
 
 
 def _slope_words(found: list[dict[str, Any]], method: str, sigma: float, over: str) -> str:
-    counts, excess = _curve(found, method, sigma, over)
-    if over == "lost":  # all images have none over themselves
-        counts, excess = counts[:-1], excess[:-1]
-    steep = slope(counts, excess)
+    steep = slope(*curve(found, method, sigma, over))
     return "" if steep is None else f"{steep.value:.2f} ± {steep.error:.2f}"
 
 
 def figure(workspace: Workspace, path: Path) -> None:
-    """One chart for each method, a line for each test level, and σ²/√N for comparison."""
+    """A column for each method, a line for each test level; above the excess over supervised
+    training, below that over the same method on all images.
+    """
     found = rows(workspace)
-    with charts(path, 1, len(COMPARED), width=3.8) as axes:
+    words = {
+        "excess": "excess MSE over supervised",
+        "lost": "excess MSE over the same,\nall images",
+    }
+    with charts(path, len(words), len(COMPARED), width=3.8) as axes:
         for column, method in enumerate(COMPARED):
-            chart = axes[0][column]
-            for sigma, colour in zip(LEVELS, COLOURS, strict=False):
-                curve = zip(*_curve(found, method, sigma), strict=True)
-                positive = [(n, e) for n, e in curve if e > 0]  # a logarithm has no other
-                if not positive:
-                    continue
-                counts, excess = zip(*positive, strict=True)
-                chart.loglog(
-                    counts, excess, "o-", color=colour, markersize=3, label=f"σ = {sigma:g}"
-                )
-                first = excess[0] * np.sqrt(counts[0] / np.array(counts))
-                chart.loglog(counts, first, ":", color=SOFT, linewidth=1)
-            label(chart, METHODS[method].words, "noisy training images N", "excess MSE")
-        legend(axes[0][0])
+            for row, (over, y) in enumerate(words.items()):
+                chart = axes[row][column]
+                _draw(chart, found, method, over)
+                title, x = (METHODS[method].words, "") if row == 0 else ("", "noisy images N")
+                label(chart, title, x, y if column == 0 else "")
+        legend(axes[0][-1], 7, beside=True)
+
+
+def _draw(chart: Any, found: list[dict[str, Any]], method: str, over: str) -> None:
+    """One chart; where there is no excess, which a logarithm cannot show, a mark at the bottom."""
+    chart.set_xscale("log")
+    chart.set_yscale("log")
+    top = 0.0
+    for place, (sigma, colour) in enumerate(zip(LEVELS, COLOURS, strict=False)):
+        counts, excess = (np.array(v) for v in curve(found, method, sigma, over))
+        some, look = excess > 0, {"color": colour, "markersize": 3}
+        chart.plot(counts[some], excess[some], "o-", label=f"σ = {sigma:g}", **look)
+        bottom = np.full(int(np.sum(~some)), 0.02 + 0.025 * place)
+        chart.plot(counts[~some], bottom, "v", transform=chart.get_xaxis_transform(), **look)
+        top = max([top, *excess[:1]])
+    if top > 0:
+        _guide(chart, found, top, over)
+    chart.plot([], [], "v", color=SOFT, markersize=3, label="no excess")
+
+
+def _guide(chart: Any, found: list[dict[str, Any]], top: float, over: str) -> None:
+    """What falls like 1/√N, from above the curves; over the same method it ends at zero, as they
+    do.
+    """
+    counts = np.array(sorted({r["count"] for r in found}), float)
+    shape = counts**-0.5
+    if over == "lost":
+        counts, shape = counts[:-1], (shape - shape[-1])[:-1]
+    line = 1.5 * top * shape / shape[0]
+    chart.plot(counts, line, ":", color=SOFT, linewidth=1.5, label="1/√N")
 
 
 def show(workspace: Workspace) -> list[Path]:

@@ -43,14 +43,15 @@ def denoiser_piece(model: Model, workspace: Workspace, judged: Judged = "samples
     "levels" nothing more, "calibration" that of our default sampler, "samples" one sample of each
     image by the samplers of the method, with FID, spectra and calibration.
     """
-    training = workspace.scale.minutes * model.share(workspace)
+    scale = workspace.scale
+    training = scale.minutes * model.share(workspace)
     more = {"levels": 0.5, "calibration": 1.0, "samples": 1 + 2.5 * len(SAMPLERS[model.method])}
     settings = model.settings(workspace) | {"judged": judged}
     if judged != "levels":
-        settings |= {"calibrated": workspace.scale.calibrated, "samples": SAMPLES}
+        settings |= {"calibrated": scale.calibrated, "samples": SAMPLES}
     return Piece(
         model.key,
-        training + more[judged],
+        training + more[judged] * scale.judging(model.images, scale.side),
         settings,
         lambda w: _run(model, w, judged),
         perceptual=True,

@@ -49,7 +49,8 @@ def label(axes: Any, title: str = "", x: str = "", y: str = "") -> None:
         axes.spines[side].set_color(SOFT)
 
 
-def legend(axes: Any, size: float = 7.5) -> None:
-    """If there is anything to name."""
+def legend(axes: Any, size: float = 7.5, beside: bool = False) -> None:
+    """If there is anything to name; inside the axes, or ``beside`` them on the right."""
     if axes.get_legend_handles_labels()[1]:
-        axes.legend(frameon=False, fontsize=size)
+        place = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)} if beside else {}
+        axes.legend(frameon=False, fontsize=size, **place)

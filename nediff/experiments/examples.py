@@ -46,6 +46,14 @@ SAMPLED = (
     ("EDM (supervised)", "supervised", "sample-default"),
 )
 """Words, method and picture of each column."""
+COMPLETED = (
+    ("EI:\nestimate", "ei", "restored"),
+    ("ours, the default:\nestimate", "default", "estimate"),
+    ("ours, the default:\nsample", "default", "restored"),
+    ("ours, as in the paper:\nsample", "paper", "restored"),
+    ("Ambient, given data\nwithout noise: sample", "ambient", "restored"),
+)
+"""The same for inpainting and demosaicing."""
 OPERATOR_SAMPLER = {"ei": None, "default": "default"}
 """EI is a point estimate; the others are drawn by the paper's sampler."""
 Shown = tuple[str, Picture]
@@ -100,12 +108,30 @@ def draw_denoised(model: Model, restorer: Restorer, workspace: Workspace) -> Dra
 
 
 def draw_completed(model: Model, restorer: Restorer, workspace: Workspace) -> Drawn:
-    """What a method of table 2 makes of a picture: an estimate, or a sample."""
+    """What a method of table 2 makes of a picture: an estimate, or a sample; by default both."""
     y = measured(truth_of(model, workspace), model.sigma, model, workspace)
     sampler = OPERATOR_SAMPLER.get(model.method, "paper")
     if sampler is None:
         return {"restored": scoring.estimates(restorer, y, model.sigma)}
-    return {"restored": scoring.samples(restorer, y, 1, sampler_of(sampler, model.sigma))[0]}
+    drawn = {"restored": scoring.samples(restorer, y, 1, sampler_of(sampler, model.sigma))[0]}
+    if model.method == "default":
+        drawn["estimate"] = scoring.estimates(restorer, y, model.sigma)
+    return drawn
+
+
+def _drawn(model: Model, restorer: Restorer, workspace: Workspace) -> Drawn:
+    """All pictures of a network."""
+    draw = draw_denoised if model.problem == "denoising" else draw_completed
+    return draw(model, restorer, workspace)
+
+
+def psnr_again(model: Model, restorer: Restorer, workspace: Workspace) -> dict[str, float]:
+    """What the piece of its pictures records, from the network, without writing them."""
+    return _psnr(_drawn(model, restorer, workspace), truth_of(model, workspace))
+
+
+def _psnr(drawn: Drawn, truth: Images) -> dict[str, float]:
+    return {name: float(psnr(image[0], truth[0])) for name, image in drawn.items()}
 
 
 def _save(workspace: Workspace, key: str, name: str, image: Images) -> None:
@@ -119,20 +145,19 @@ def _keep(key: str, drawn: Drawn, truth: Images, workspace: Workspace) -> Result
     """The pictures as files; their PSNR is what the piece records."""
     for name, image in drawn.items():
         _save(workspace, key, name, image)
-    return {"psnr": {name: float(psnr(image[0], truth[0])) for name, image in drawn.items()}}
+    return {"psnr": _psnr(drawn, truth)}
 
 
 def network_piece(model: Model) -> Piece:
     """The pictures of one network."""
 
     def run(workspace: Workspace) -> Result:
-        if model.problem == "denoising":
-            drawn = draw_denoised(model, model.train(workspace), workspace)
-        else:
-            drawn = draw_completed(model, table2.judged(model, workspace), workspace)
+        denoises = model.problem == "denoising"
+        restorer = model.train(workspace) if denoises else table2.judged(model, workspace)
+        drawn = _drawn(model, restorer, workspace)
         return _keep(model.key, drawn, truth_of(model, workspace), workspace)
 
-    return Piece(f"examples-{model.key}", 0.3, {"pictures": model.key}, run, (model.key,))
+    return Piece(f"examples-{model.key}", 0.02, {"pictures": model.key}, run, (model.key,))
 
 
 def truth_piece(model: Model, sigmas: tuple[float, ...]) -> Piece:
@@ -145,7 +170,7 @@ def truth_piece(model: Model, sigmas: tuple[float, ...]) -> Piece:
         noisy = {f"noisy-{s:g}": measured(x, s, model, workspace) for s in sigmas}
         return _keep(key, noisy, x, workspace)
 
-    return Piece(f"examples-{key}", 0.1, {"pictures": key, "sigmas": list(sigmas)}, run)
+    return Piece(f"examples-{key}", 0.01, {"pictures": key, "sigmas": list(sigmas)}, run)
 
 
 def picture_path(workspace: Workspace, key: str, name: str) -> Path:
@@ -215,12 +240,12 @@ def three_levels(workspace: Workspace) -> list[list[Shown]]:
 def completed(workspace: Workspace, problem: str) -> list[list[Shown]]:
     """What was measured, and what each method makes of it."""
     cells = [
-        _captioned(workspace, problem, "truth", "truth"),
-        _captioned(workspace, problem, f"noisy-{SIGMA:g}", "measured"),
+        _captioned(workspace, problem, "truth", "truth\n"),
+        _captioned(workspace, problem, f"noisy-{SIGMA:g}", "measured\n"),
     ]
-    for method in table2.COMPARED:
+    for words, method, name in COMPLETED:
         key = table2.model_of(problem, method).key
-        cells.append(_captioned(workspace, key, "restored", METHODS[method].words))
+        cells.append(_captioned(workspace, key, name, words))
     return [_row(cells)]
 
 

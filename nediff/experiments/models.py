@@ -17,6 +17,7 @@ from nediff.experiments.sets import open_set
 from nediff.problem import Problem, random_mask
 from nediff.recipes import recipe_named
 from nediff.restorer import Restorer
+from nediff.training.schedule import ema_of
 
 try:
     import fcntl
@@ -24,8 +25,6 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 TRAINED_FILE = "trained.json"
-RATE = 1e-3
-"""The largest learning rate of every run, however short: ablations are compared with long ones."""
 SEED = 0
 """Of the noise of the training images, the split and the training; validation has SEED + 1."""
 
@@ -99,6 +98,17 @@ class Model:
             "crop": scale.crop,
             "seed": SEED,
             "validation_images": scale.validation[self.images],
+            "training": self._training(workspace),
+        }
+
+    def _training(self, workspace: Workspace) -> dict[str, Any]:
+        """How its weights are found."""
+        scale = workspace.scale
+        return {
+            "optimizer": scale.optimizer,
+            "learning_rate": scale.learning_rate,
+            "warmup": scale.warmup,
+            "ema": ema_of(self._steps(workspace)),
         }
 
     def _steps(self, workspace: Workspace) -> int:
@@ -152,7 +162,7 @@ class Model:
             seed=SEED,
         )
         config = plan_run(noisy, problem, plan, f"{self.images} ({scale.name} scale)")
-        training = config.training.model_copy(update={"learning_rate": RATE})
+        training = config.training.model_copy(update=self._training(workspace))
         config = config.model_copy(update={"training": training})
         if self.changes:
             recipe = config.recipe.model_dump() | dict(self.changes)

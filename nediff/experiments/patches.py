@@ -27,12 +27,13 @@ EDGES = np.linspace(-3.5, 0.5, 81)
 
 def pieces(workspace: Workspace) -> list[Piece]:
     """One for each set; no network."""
-    return [_piece(images) for images in SETS]
+    return [_piece(images, workspace) for images in SETS]
 
 
-def _piece(images: str) -> Piece:
+def _piece(images: str, workspace: Workspace) -> Piece:
+    minutes = 0.1 * workspace.scale.judging(images, workspace.scale.side)
     settings: Result = {"images": images, "sides": list(SIDES), "most": MOST}
-    return Piece(f"patches-{images}", 0.1, settings, lambda w: histograms(w, images))
+    return Piece(f"patches-{images}", minutes, settings, lambda w: histograms(w, images))
 
 
 def norms(images: NDArray[np.floating[Any]], side: int, centred: bool) -> NDArray[np.float64]:
@@ -76,7 +77,11 @@ def table(workspace: Workspace) -> str:
             kind = "contrast (mean taken off)" if found["centred"] else "norm"
             body.append([WORDS[images], str(found["side"]), kind, f"{found['decades']:.2f}"])
     head = ["images", "patch side", "of", "decades from the 5th to the 95th percentile"]
-    intro = "Spread of the norms of patches of clean images, in powers of ten."
+    intro = (
+        "Spread of the norms of patches of clean images, in powers of ten. In the figure what is "
+        f"below 10^{EDGES[0]:g} is counted at the left end: flat patches, of one value or black, "
+        "which clipping or compression leaves."
+    )
     return "\n".join([intro, "", *markdown(head, body)]) + "\n"
 
 
@@ -94,7 +99,8 @@ def figure(workspace: Workspace, path: Path) -> None:
                     chart.set_xscale("log")
             label(axes[0][column], WORDS[images], "", "share of patches" if column == 0 else "")
             words = "share, means taken off" if column == 0 else ""
-            label(axes[1][column], "", "norm per pixel", words)
+            x = "norm per pixel (leftmost: flat patches)"
+            label(axes[1][column], "", x, words)
         legend(axes[0][0])
 
 

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,27 @@ from nediff.config import RecipeConfig
 from nediff.data import atomic_path
 from nediff.errors import NediffError
 from nediff.experiments.scales import Scale
+from nediff.training.schedule import ema_of
 
 if TYPE_CHECKING:
     from nediff.training.loop import Observer
 
 Result = dict[str, Any]
+UNSAID: Result = {"optimizer": "muon", "learning_rate": 1e-3, "warmup": 50}
+"""How every network was trained as long as pieces did not say it."""
+
+
+class _Part(Result):
+    """Of the file of a piece: what is asked for and is not in it is a sentence."""
+
+    def __init__(self, path: Path, part: Result) -> None:
+        super().__init__(part)
+        self.path = path
+
+    def __missing__(self, name: str) -> Any:
+        raise NediffError(
+            f"{self.path} has no '{name}', which a table needs; remove it to run this piece again."
+        )
 
 
 @dataclass(frozen=True)
@@ -45,10 +62,12 @@ class Workspace:
     """… let torchmetrics download those of LPIPS and FID, or leave these metrics out."""
     observer: Observer | None = None
     """Hears of the steps of a training."""
+    source: Path | None = None
+    """Where the pieces are, if not in ``out``: tables are made elsewhere to be compared."""
 
     def piece_path(self, key: str) -> Path:
         """The file of a finished piece."""
-        return self.out / "pieces" / f"{key}.json"
+        return (self.source or self.out) / "pieces" / f"{key}.json"
 
     def kept_model(self, key: str) -> Path:
         """The folder of a model that is kept with the results."""
@@ -69,7 +88,9 @@ class Workspace:
             return None
         path = self.piece_path(key)
         try:
-            record: Result = json.loads(path.read_text(encoding="utf-8"))
+            record: Result = json.loads(
+                path.read_text(encoding="utf-8"), object_hook=lambda part: _Part(path, part)
+            )
             missing = {"settings", "perceptual", "result"} - record.keys()
         except (ValueError, AttributeError):
             missing = {"everything"}
@@ -180,11 +201,31 @@ def unfinished(pieces: Sequence[Piece], workspace: Workspace) -> list[Piece]:
 
 
 def _with_all_fields(settings: Result) -> Result:
-    """Settings of an older version: what its recipe could not say yet, as it was then."""
+    """Settings of an older version: what it could not say yet, as it was then."""
     if "recipe" not in settings:
         return settings
     recipe = RecipeConfig.model_validate(settings["recipe"])
-    return settings | {"recipe": recipe.model_dump(mode="json")}
+    training = UNSAID | {"ema": ema_of(settings["steps"])}
+    return {"training": training} | settings | {"recipe": recipe.model_dump(mode="json")}
+
+
+def other_settings(piece: Piece, record: Result) -> list[str]:
+    """Where a finished piece has other settings than it would be made with now, in words."""
+    return _differences(
+        _with_all_fields(record["settings"]), json.loads(json.dumps(piece.settings))
+    )
+
+
+def _differences(then: Result, now: Result) -> list[str]:
+    """Where two settings differ, also within those that have parts."""
+    out = []
+    for name in sorted({*then, *now}):
+        old, new = then.get(name, "none"), now.get(name, "none")
+        if isinstance(old, dict) and isinstance(new, dict):
+            out += [f"{name}: {words}" for words in _differences(old, new)]
+        elif old != new:
+            out.append(f"{name} {old} instead of {new}")
+    return out
 
 
 def _done(piece: Piece, workspace: Workspace) -> bool:
@@ -192,10 +233,11 @@ def _done(piece: Piece, workspace: Workspace) -> bool:
     record = workspace.record(piece.key)
     if record is None:
         return False
-    if _with_all_fields(record["settings"]) != json.loads(json.dumps(piece.settings)):
+    other = other_settings(piece, record)
+    if other:
         raise NediffError(
             f"{workspace.piece_path(piece.key)} was made with other settings than this version "
-            "has; remove it, and what it trained, to make it anew."
+            f"has ({'; '.join(other)}); remove it, and what it trained, to make it anew."
         )
     return bool(record["perceptual"]) or not (piece.perceptual and workspace.perceptual)
 
@@ -208,6 +250,8 @@ def provenance() -> dict[str, str]:
         "nediff": __version__,
         "commit": _commit(),
         "torch": torch.__version__,
+        "deepinv": version("deepinv"),
+        "numpy": version("numpy"),
         "python": platform.python_version(),
         "machine": platform.machine(),
     }

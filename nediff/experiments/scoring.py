@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from nediff.evaluation.calibration import Calibration
 from nediff.evaluation.library import LibraryMetrics, PerceptualMetrics
 from nediff.evaluation.metrics import psnr, ssim
 from nediff.evaluation.perceptual import Perceptual, frechet, statistics
-from nediff.experiments.pieces import Result, Workspace
+from nediff.experiments.pieces import Piece, Result, Workspace, unfinished
 from nediff.experiments.sets import open_set
 from nediff.randomness import derive_key
 from nediff.restorer import Restorer
@@ -95,6 +95,16 @@ def metrics(workspace: Workspace) -> PerceptualMetrics | None:
     if workspace.weights is not None:
         return Perceptual(workspace.weights)
     return LibraryMetrics() if workspace.download else None
+
+
+def check_metrics(pieces: Sequence[Piece], workspace: Workspace) -> None:
+    """Open the networks of LPIPS and FID if one of the pieces will need them.
+
+    They are asked for after a training; that they are missing has to be known before.
+    """
+    perceptual = metrics(workspace)
+    if perceptual is not None and any(p.perceptual for p in unfinished(pieces, workspace)):
+        perceptual.prepare()
 
 
 def fid(workspace: Workspace, images: str, restored: Images, side: int) -> float | None:

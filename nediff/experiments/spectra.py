@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nediff.experiments.denoisers import denoiser_piece
 from nediff.experiments.drawing import COLOURS, INK, charts, label, legend
@@ -60,10 +61,10 @@ def rows(workspace: Workspace) -> list[dict[str, Any]]:
 
 
 def _compared(spectrum: list[float], truth: list[float]) -> dict[str, Any]:
-    ratio = 10 * np.log10(np.array(spectrum[1:]) / np.array(truth[1:]))
+    over = ratio({"spectrum": spectrum, "truth": truth})
     return {
-        "distance": float(np.sqrt(np.mean(ratio**2))),
-        "high": float(np.mean(ratio[len(ratio) // 2 :])),
+        "distance": float(np.sqrt(np.mean(over**2))),
+        "high": float(np.mean(over[len(over) // 2 :])),
         "spectrum": spectrum,
         "truth": truth,
     }
@@ -96,22 +97,28 @@ def figure(workspace: Workspace, path: Path) -> None:
             for column, sigma in enumerate(SIGMAS):
                 mine = [r for r in found if (r["variant"], r["sigma"]) == (variant, sigma)]
                 _draw(axes[row][column], mine)
-                title = f"σ_n = {sigma:g}" if column else f"{words}, σ_n = {sigma:g}"
-                label(axes[row][column], title, "cycles per pixel" if row else "", "power")
+                title = "" if row else f"σ_n = {sigma:g}"
+                power = "" if column else f"{words}:\ndB over the truth"
+                label(axes[row][column], title, "cycles per pixel" if row else "", power)
         legend(axes[0][0], 6.5)
 
 
+def ratio(row: dict[str, Any]) -> NDArray[np.float64]:
+    """Its spectrum over the truth's, in dB, at all frequencies but zero."""
+    decades = np.log10(np.array(row["spectrum"][1:]) / np.array(row["truth"][1:]))
+    return np.asarray(10 * decades)
+
+
 def _draw(chart: Any, mine: list[dict[str, Any]]) -> None:
-    """The truth, thick, and a line for each method; estimates dashed."""
+    """Each method over the truth; estimates dashed. The spectra themselves are all but one line."""
     if not mine:
         return
     frequency = np.linspace(0, 0.5, len(mine[0]["truth"]))[1:]
-    chart.semilogy(frequency, mine[0]["truth"][1:], color=INK, linewidth=2, label="truth")
+    chart.axhline(0, color=INK, linewidth=1.5, label="truth")
     for row in mine:
         colour = COLOURS[LINES.index(row["line"])]
         style = "--" if row["line"].startswith("MMSE") else "-"
-        line = row["spectrum"][1:]
-        chart.semilogy(frequency, line, style, color=colour, linewidth=1, label=row["line"])
+        chart.plot(frequency, ratio(row), style, color=colour, linewidth=1, label=row["line"])
 
 
 def show(workspace: Workspace) -> list[Path]:

@@ -32,12 +32,13 @@ def model_of(problem: str, method: str) -> Model:
 def pieces(workspace: Workspace) -> list[Piece]:
     """One network for each problem and method."""
     models = [model_of(problem, method) for problem in PROBLEMS for method in COMPARED]
-    minutes = workspace.scale.operator_minutes
-    sampled: Result = {"calibrated": workspace.scale.calibrated, "samples": SAMPLES}
+    scale = workspace.scale
+    judging = 6 * scale.judging(IMAGES, scale.operator_side)
+    sampled: Result = {"calibrated": scale.calibrated, "samples": SAMPLES}
     return [
         Piece(
             m.key,
-            minutes[m.problem] + 6,
+            scale.operator_minutes[m.problem] + judging,
             m.settings(workspace) | sampled,
             _runner(m),
             perceptual=True,

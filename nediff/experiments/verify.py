@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from nediff.errors import NediffError
-from nediff.experiments import scoring
+from nediff.experiments import examples, scoring
 from nediff.experiments.models import Model
-from nediff.experiments.pieces import Experiment, Workspace
+from nediff.experiments.pieces import Experiment, Result, Workspace, other_settings
 from nediff.restorer import Restorer
 
 IMAGES = 16
@@ -27,13 +26,12 @@ def verify(experiments: Sequence[Experiment], workspace: Workspace) -> list[str]
 
     Needs no images and no networks: the pieces hold the scores of every image.
     """
-    pieces = workspace.out / "pieces"
-    if not pieces.is_dir():
+    if not (workspace.out / "pieces").is_dir():
         raise NediffError(f"There are no results to verify in {workspace.out}.")
+    _check_settings(experiments, workspace)
     checked, wrong = [], []
     with tempfile.TemporaryDirectory() as folder:
-        again = replace(workspace, out=Path(folder))
-        shutil.copytree(pieces, again.out / "pieces")
+        again = replace(workspace, out=Path(folder), source=workspace.out)
         for experiment in experiments:
             experiment.write(again)
         for table in _tables(experiments, again, workspace):
@@ -49,6 +47,18 @@ def verify(experiments: Sequence[Experiment], workspace: Workspace) -> list[str]
             "write the tables anew."
         )
     return checked
+
+
+def _check_settings(experiments: Sequence[Experiment], workspace: Workspace) -> None:
+    """Refuse pieces that were not made with the settings of the plan, and say which."""
+    wrong = []
+    for piece in (piece for experiment in experiments for piece in experiment.pieces(workspace)):
+        record = workspace.record(piece.key)
+        other = [] if record is None else other_settings(piece, record)
+        if other:
+            wrong.append(f"{workspace.piece_path(piece.key)} ({'; '.join(other)})")
+    if wrong:
+        raise NediffError(f"Not made with the settings planned: {', '.join(dict.fromkeys(wrong))}.")
 
 
 def _tables(
@@ -76,11 +86,39 @@ def verify_models(experiments: Sequence[Experiment], workspace: Workspace) -> li
     return kept
 
 
-def _gives(key: str, workspace: Workspace) -> bool:
-    """Whether the network restores the first images as well as its piece says."""
+def verify_pictures(experiments: Sequence[Experiment], workspace: Workspace) -> list[str]:
+    """The kept models that were shown the photograph of their set again, one step and samples;
+    raises with those whose pieces of `fig-examples` say something else.
+
+    Needs no images: below the `paper` scale the photographs come with scikit-image.
+    """
+    keys = {piece.key for experiment in experiments for piece in experiment.pieces(workspace)}
+    kept = sorted(key for key in keys if workspace.kept_model(key).is_dir())
+    shown = [key for key in kept if workspace.finished(f"examples-{key}")]
+    wrong = []
+    for key in shown:
+        restorer = Restorer.load(workspace.kept_model(key))
+        model = Model.of(_record(key, workspace)["settings"])
+        found = examples.psnr_again(model, restorer, workspace)
+        told: dict[str, float] = (workspace.result(f"examples-{key}") or {})["psnr"]
+        if found.keys() != told.keys() or any(abs(found[k] - told[k]) > TOLERANCE for k in told):
+            wrong.append(str(workspace.piece_path(f"examples-{key}")))
+    if wrong:
+        raise NediffError(f"Not what the networks kept beside them give: {', '.join(wrong)}.")
+    return shown
+
+
+def _record(key: str, workspace: Workspace) -> Result:
+    """Of a network that is kept."""
     record = workspace.record(key)
     if record is None:
         raise NediffError(f"{workspace.kept_model(key)} is a network without a piece.")
+    return record
+
+
+def _gives(key: str, workspace: Workspace) -> bool:
+    """Whether the network restores the first images as well as its piece says."""
+    record = _record(key, workspace)
     model, result = Model.of(record["settings"]), record["result"]
     scores = result["levels"][f"{model.sigma:g}"] if "levels" in result else result["estimate"]
     found = _psnr_again(model, workspace)

@@ -64,6 +64,7 @@ from nediff.training.loop import Observer, Trainer
 from nediff.training.pace import Pace
 from nediff.training.precision import check_precision
 from nediff.training.progress import watching
+from nediff.training.schedule import ema_of
 from nediff.training.spread import can_learn_spread, with_spread
 from nediff.training.state import STATE_FILE, has_state
 
@@ -359,7 +360,7 @@ def _with_steps(config: RunConfig, steps: int, minutes: float | None) -> RunConf
         "steps": steps,
         "minutes": minutes,
         "validate_every": look_every(steps),
-        "ema": min(max(1 - 12 / max(steps, 1), 0.0), 0.9995),  # over the last twelfth or so
+        "ema": ema_of(steps),
         "learning_rate": peak_rate(steps, config.training.optimizer),
     }
     training = TrainingConfig.model_validate(config.training.model_dump() | changes)
