@@ -36,6 +36,9 @@ CANDIDATES: dict[str, tuple[tuple[int, ...], tuple[int, ...], int]] = {
     "fewer blocks, wider below": ((16, 48, 96), (1, 2, 1), 1),
     "two levels, wide": ((32, 64), (1, 2), 1),
     "half-resolution stem": ((32, 64, 96), (2, 2, 2), 2),
+    "one block above, wider below": ((16, 48, 96), (1, 2, 2), 1),
+    "half-resolution stem, two wide levels": ((48, 96), (2, 3), 2),
+    "half as wide again": ((24, 48, 96), (1, 1, 2), 1),
 }
 
 

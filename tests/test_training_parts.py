@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from nediff.config import RunConfig
 from nediff.data import Measurements, open_measurements
 from nediff.operators import LinearOperator
 from nediff.problem import Problem
 from nediff.training import Observer, fit
 from nediff.training.batches import BatchSource
 from nediff.training.ema import EMA
-from nediff.training.fitting import look_every, peak_rate, steps_in
+from nediff.training.fitting import Plan, look_every, peak_rate, plan_run, steps_in
 from nediff.training.optimizer import build_optimizer, orthogonalise
 from nediff.training.progress import ProgressLine
 from nediff.training.schedule import learning_rate
@@ -300,3 +301,32 @@ def test_what_is_typed_in_python_is_shown_in_words() -> None:
         "<Restorer: denoising, σ = 0.1 of the range 0 to 1, 1 channel(s), tiny network, recipe "
         "default, 2 steps>"
     )
+
+
+@pytest.mark.parametrize(
+    ("time_for", "asked", "expected"), [(499, None, 8), (500, None, 16), (40, 16, 16), (40, 5, 5)]
+)
+def test_where_there_is_time_for_few_steps_only_they_are_of_fewer_crops(
+    monkeypatch: pytest.MonkeyPatch, time_for: int, asked: int | None, expected: int
+) -> None:
+    tried: list[int] = []
+
+    def within(minutes: float, config: RunConfig, *_: object) -> int:
+        tried.append(config.training.batch)
+        return time_for * 16 // config.training.batch
+
+    monkeypatch.setattr("nediff.training.fitting.steps_within", within)
+    noisy = open_measurements(np.random.default_rng(0).random((4, 48, 48)), axes="NHW")
+    config = plan_run(noisy, Problem.denoising(0.1), Plan(minutes=0.5, batch=asked), "(test)")
+    assert config.training.batch == tried[-1] == expected
+    assert config.training.steps == time_for * 16 // expected
+
+
+def test_a_mask_keeps_its_batch_however_short_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer crops were tried for denoising only."""
+    monkeypatch.setattr("nediff.training.fitting.steps_within", lambda *_: 40)
+    mask = np.random.default_rng(0).random((48, 48)) < 0.7
+    y = np.random.default_rng(1).random((4, 48, 48)) * mask
+    noisy = open_measurements(y, axes="NHW", range=(0, 1))
+    config = plan_run(noisy, Problem.inpainting(mask, 0.1), Plan(minutes=0.5), "(test)")
+    assert config.training.batch == 16

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from benchmarks.speed.steps import BATCH, CROP, deepinv_trainer, our_run, our_tr
 from nediff.evaluation.metrics import psnr
 from nediff.experiments.pieces import write_text
 from nediff.networks import build_denoiser
-from nediff.training.fitting import steps_in
+from nediff.training.fitting import CROPS, FEW_STEPS, steps_in
 from nediff.training.pace import Pace
 
 MINUTES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -35,8 +36,12 @@ SIDE, EVERY = 256, 6
 MODEL = Path("runs/speed/default")
 DONE = Path("runs/speed/quality.json")
 """The runs that are finished: (minutes, PSNR) of each."""
-DEEPINV_RATES = (1e-3, 2e-3)
-"""Of Adam: that of our own Adam runs, and twice it, as our short runs have it."""
+DEEPINV = {
+    "deepinv, SURE": (1e-3, BATCH),
+    "deepinv, SURE, rate doubled": (2e-3, BATCH),
+    "deepinv, SURE, rate doubled, batch halved": (2e-3, BATCH // 2),
+}
+"""Adam's rate and crops a step: those of our own Adam runs, and what our short runs have."""
 Images = NDArray[np.float32]
 Result = tuple[Images, float]
 """Restored images, and the minutes of training."""
@@ -46,21 +51,28 @@ def by_us(recipe: str, data: Path, minutes: float, noisy: Images) -> Result:
     """A run of so many minutes, and its one-step estimates."""
     from nediff.training.fitting import run_training
 
-    trial = our_trainer(data, recipe, "small")
+    batch, steps = CROPS, _steps_within(minutes, recipe, data, CROPS)
+    if steps < FEW_STEPS:
+        batch, steps = CROPS // 2, _steps_within(minutes, recipe, data, CROPS // 2)
+    images = open_training(data)
+    config, started = our_run(images, recipe, "small", steps, batch), time.process_time()
+    restorer, _ = run_training(config, images, None)
+    spent = (time.process_time() - started) / 60
+    if recipe == "default" and minutes == MINUTES[-1]:
+        restorer.save(MODEL)  # the sampling part uses it
+    return np.stack([restorer.restore(y) for y in noisy]), spent
+
+
+def _steps_within(minutes: float, recipe: str, data: Path, batch: int) -> int:
+    """As `nediff train --minutes` finds it, by the clock of the processor."""
+    trial = our_trainer(data, recipe, "small", batch)
     pace = Pace(trial, time.process_time)
     for _ in range(4):
         pace.measure()
     started = time.process_time()
     trial.validate(None)
     looking = time.process_time() - started
-    steps = steps_in(60 * minutes, pace.seconds_per_step(), looking)
-    images = open_training(data)
-    config, started = our_run(images, recipe, "small", steps), time.process_time()
-    restorer, _ = run_training(config, images, None)
-    spent = (time.process_time() - started) / 60
-    if recipe == "default" and minutes == MINUTES[-1]:
-        restorer.save(MODEL)  # the sampling part uses it
-    return np.stack([restorer.restore(y) for y in noisy]), spent
+    return steps_in(60 * minutes, pace.seconds_per_step(), looking)
 
 
 class Crops(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
@@ -82,16 +94,16 @@ class Crops(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         return torch.zeros(1, CROP, CROP), torch.from_numpy(np.ascontiguousarray(y))
 
 
-def by_deepinv(data: Path, minutes: float, noisy: Images, rate: float) -> Result:
+def by_deepinv(data: Path, minutes: float, noisy: Images, rate: float, batch: int) -> Result:
     """deepinv's Trainer: one epoch of as many crops as it gets through in the time."""
     network = our_trainer(data, "sure", "small").config.network
 
     def epoch(count: int, scheduled: bool) -> tuple[Any, float]:
         denoiser = build_denoiser(network)
         folder = str(MODEL.parent / "deepinv")  # where it leaves its checkpoints
-        trainer = deepinv_trainer(denoiser, Crops(data, count), rate, 1, folder)
+        trainer = deepinv_trainer(denoiser, Crops(data, count), rate, 1, folder, batch)
         if scheduled:
-            steps = count // BATCH
+            steps = count // batch
             cosine = torch.optim.lr_scheduler.CosineAnnealingLR(trainer.optimizer, steps)
             after = trainer.optimizer.register_step_post_hook(lambda *_: cosine.step())
         started = time.process_time()
@@ -100,10 +112,10 @@ def by_deepinv(data: Path, minutes: float, noisy: Images, rate: float) -> Result
             after.remove()
         return denoiser, time.process_time() - started
 
-    _, warm = epoch(10 * BATCH, False)
-    _, seconds = epoch(30 * BATCH, False)
+    _, warm = epoch(10 * batch, False)
+    _, seconds = epoch(30 * batch, False)
     steps = int(60 * minutes / ((seconds - warm) / 20))
-    denoiser, spent = epoch(steps * BATCH, True)
+    denoiser, spent = epoch(steps * batch, True)
     with torch.no_grad():
         sigma = torch.full((1,), SIGMA)
         found = [denoiser(torch.from_numpy(y[None]), sigma)[0].numpy() for y in noisy]
@@ -128,8 +140,9 @@ def by_bm3d(noisy: Images) -> Images:
 METHODS: dict[str, Callable[[Path, float, Images], Result]] = {
     "ours, the default": lambda data, m, y: by_us("default", data, m, y),
     "ours, SURE": lambda data, m, y: by_us("sure", data, m, y),
-    "deepinv, SURE": lambda data, m, y: by_deepinv(data, m, y, DEEPINV_RATES[0]),
-    "deepinv, SURE, rate doubled": lambda data, m, y: by_deepinv(data, m, y, DEEPINV_RATES[1]),
+    **{
+        name: partial(by_deepinv, rate=rate, batch=batch) for name, (rate, batch) in DEEPINV.items()
+    },
     "Noise2Void (CAREamics)": by_noise2void,
 }
 

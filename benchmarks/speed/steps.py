@@ -40,21 +40,23 @@ PASSES = 20
 """Of the best convolution, in each round."""
 
 
-def our_trainer(data: Path, recipe: str, size: str) -> Trainer:
+def our_trainer(data: Path, recipe: str, size: str, batch: int = BATCH) -> Trainer:
     """A run of ours; its steps are timed and thrown away."""
     noisy = open_training(data)
     for i in range(len(noisy)):  # decoded images and their noise are kept after the first use
         noisy.image(i)
-    return make_trainer(our_run(noisy, recipe, size, 1000), noisy, None)
+    return make_trainer(our_run(noisy, recipe, size, 1000, batch), noisy, None)
 
 
-def our_run(noisy: Measurements, recipe: str, size: str, steps: int) -> RunConfig:
-    """As `nediff train --steps` would plan it."""
+def our_run(
+    noisy: Measurements, recipe: str, size: str, steps: int, batch: int = BATCH
+) -> RunConfig:
+    """As `nediff train --steps --batch` would plan it."""
     plan = Plan(
         steps=steps,
         recipe=recipe,
         size=size,  # type: ignore[arg-type]
-        batch=BATCH,
+        batch=batch,
         crop=CROP,
     )
     return plan_run(noisy, Problem.denoising(SIGMA), plan, "bsd400_gray")
@@ -124,7 +126,12 @@ def plain_steps(denoiser: Denoiser, y: Tensor) -> Callable[[], object]:
 
 
 def deepinv_trainer(
-    denoiser: Denoiser, crops: Dataset[Any], rate: float, epochs: int, folder: str = "."
+    denoiser: Denoiser,
+    crops: Dataset[Any],
+    rate: float,
+    epochs: int,
+    folder: str = ".",
+    batch: int = BATCH,
 ) -> Any:
     """deepinv's Trainer with its SURE loss at σ_n, as its documentation sets it up."""
     import deepinv
@@ -145,7 +152,7 @@ def deepinv_trainer(
         model=model,
         physics=deepinv.physics.Denoising(deepinv.physics.GaussianNoise(SIGMA)),
         optimizer=torch.optim.Adam(model.parameters(), lr=rate),
-        train_dataloader=DataLoader(crops, batch_size=BATCH),
+        train_dataloader=DataLoader(crops, batch_size=batch),
         epochs=epochs,
         losses=deepinv.loss.SureGaussianLoss(SIGMA),
         metrics=[],

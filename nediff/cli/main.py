@@ -159,7 +159,9 @@ def train(
     batch: Annotated[
         Optional[int],  # noqa: UP045
         typer.Option(
-            metavar="NUMBER", min=1, help="Crops per step: 16, or fewer whole measurements (MRI)."
+            metavar="NUMBER",
+            min=1,
+            help="Crops per step: 16, in short runs 8, or fewer whole measurements (MRI).",
         ),
     ] = None,
     micro_batch: Annotated[
