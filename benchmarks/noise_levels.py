@@ -28,6 +28,8 @@ from nediff.noise.whiteness import whiteness_of
 OUT = Path("docs/results/noise")
 LEVELS = (0.01, 0.03, 0.1, 0.3)
 SEEDS = (0, 1, 2)
+LINE_LEVELS, LINE = (0.02, 0.05, 0.15), ("gain", "constant")
+"""Of noise that depends on the signal, and what is told of it."""
 IMAGES = 32
 FOLDERS = {
     "cats64": "cats64/val",
@@ -99,12 +101,35 @@ def measure(clean: Array, sigma: float, seed: int) -> dict[str, Any]:
     }
 
 
-def gain(clean: Array, seed: int) -> float:
-    """The estimated over the true gain of noise of variance 0.05² (0.2 + 1.6 x)."""
-    noise = np.random.default_rng([seed, 99]).normal(size=clean.shape)
-    values = clean + 0.05 * np.sqrt(np.clip(0.2 + 1.6 * clean, 0.01, None)) * noise
+def line(clean: Array, sigma: float, seed: int) -> tuple[float, float]:
+    """How far off gain and constant are, of noise of variance σ² (0.2 + 1.6 x).
+
+    The gain is 1.6 σ², the constant, in which offset and read noise are, 0.2 σ². The first error is
+    a share of the gain, the second of σ², the variance in the middle of the range.
+    """
+    noise = np.random.default_rng([seed, 99, int(1e4 * sigma)]).normal(size=clean.shape)
+    values = clean + sigma * np.sqrt(np.clip(0.2 + 1.6 * clean, 0.01, None)) * noise
     images = open_measurements(values.astype(np.float32), axes="NCHW", range=(0, 1))
-    return signal_of(gather_blocks(images), images.range).gain / (1.6 * 0.05**2)
+    found = signal_of(gather_blocks(images), images.range)
+    return found.gain / (1.6 * sigma**2) - 1, found.constant / sigma**2 - 0.2
+
+
+def lines(clean: Array) -> list[dict[str, float]]:
+    """Bias and spread of both at each level."""
+    rows = []
+    for sigma in LINE_LEVELS:
+        off = np.array([line(clean, sigma, seed) for seed in SEEDS])
+        (gain, constant), (gains, constants) = off.mean(axis=0), off.std(axis=0, ddof=1)
+        rows.append(
+            {
+                "sigma": sigma,
+                "gain_bias": float(gain),
+                "gain_spread": float(gains),
+                "constant_bias": float(constant),
+                "constant_spread": float(constants),
+            }
+        )
+    return rows
 
 
 def summarise(name: str, clean: Array) -> dict[str, Any]:
@@ -123,43 +148,56 @@ def summarise(name: str, clean: Array) -> dict[str, Any]:
                 "false_dependent": sum(run["said_dependent"] for run in runs),
             }
         )
-    gains = np.array([gain(clean, seed) for seed in SEEDS])
-    return {
-        "set": name,
-        "shape": list(clean.shape),
-        "levels": rows,
-        "gain_bias": float(gains.mean() - 1),
-        "gain_spread": float(gains.std(ddof=1)),
-    }
+    return {"set": name, "shape": list(clean.shape), "levels": rows, "lines": lines(clean)}
 
 
 def table(results: list[dict[str, Any]]) -> str:
     """Markdown."""
-    head = ["images", *(f"σ = {s:g}" for s in LEVELS), "gain", "false alarms"]
-    lines = [
+    out = [
         f"Bias ± spread of σ in percent over {len(SEEDS)} seeds (in brackets the error that the "
-        "estimate claims for itself), and of the gain of signal-dependent noise; false alarms: how "
+        "estimate claims for itself); false alarms: how "
         f"often, of {len(LEVELS) * len(SEEDS)}, white noise was called correlated / dependent on "
         "the signal.",
         "",
         "Made by `python -m benchmarks.noise_levels`.",
         "",
-        "| " + " | ".join(head) + " |",
-        "|" + "---|" * len(head),
+        *_head(["images", *(f"σ = {s:g}" for s in LEVELS), "false alarms"]),
     ]
     for row in results:
         cells = [
-            f"{100 * v['bias']:+.1f} ± {100 * v['spread']:.1f} ({100 * v['claimed_error']:.1f})"
+            f"{_percent(v['bias'], v['spread'])} ({100 * v['claimed_error']:.1f})"
             for v in row["levels"]
         ]
         alarms = (
             sum(v[key] for v in row["levels"]) for key in ("false_correlated", "false_dependent")
         )
-        gains = f"{100 * row['gain_bias']:+.1f} ± {100 * row['gain_spread']:.1f}"
-        number, *size = row["shape"]
-        name = f"{row['set']} ({number} of {'×'.join(map(str, size))})"
-        lines.append("| " + " | ".join([name, *cells, gains, " / ".join(map(str, alarms))]) + " |")
-    return "\n".join(lines) + "\n"
+        out.append("| " + " | ".join([_name(row), *cells, " / ".join(map(str, alarms))]) + " |")
+    out += [
+        "",
+        "Noise that depends on the signal, of variance σ² (0.2 + 1.6 x): bias ± spread of the gain "
+        "in percent, and of the constant, in which offset and read noise are, in percent of σ².",
+        "",
+        *_head(["images", *(f"{kind}, σ = {s:g}" for s in LINE_LEVELS for kind in LINE)]),
+    ]
+    for row in results:
+        cells = [
+            _percent(v[f"{kind}_bias"], v[f"{kind}_spread"]) for v in row["lines"] for kind in LINE
+        ]
+        out.append("| " + " | ".join([_name(row), *cells]) + " |")
+    return "\n".join(out) + "\n"
+
+
+def _head(names: list[str]) -> list[str]:
+    return ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+
+
+def _percent(bias: float, spread: float) -> str:
+    return f"{100 * bias:+.1f} ± {100 * spread:.1f}"
+
+
+def _name(row: dict[str, Any]) -> str:
+    number, *size = row["shape"]
+    return f"{row['set']} ({number} of {'×'.join(map(str, size))})"
 
 
 def main() -> None:

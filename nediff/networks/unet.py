@@ -85,8 +85,8 @@ class UNet(nn.Module):
 
     ``widths`` are the channels of each level, ``blocks`` the residual blocks per level and
     direction. ``stem`` > 1 first folds stem×stem pixels into channels (pixel-unshuffle): more
-    steps per second, but in our trials less learned per minute, so our sizes have stem 1
-    (`python -m benchmarks.architecture` compares). Input (B, C + guides, H, W), output
+    steps per second, but less learned per minute, so our sizes have stem 1
+    (docs/results/architecture). Input (B, C + guides, H, W), output
     (B, C, H, W), H and W multiples of ``multiple``; guides are channels to look at only.
     """
 
