@@ -62,7 +62,8 @@ def noisy_pictures(folder: Path) -> None:
     for name in PICTURES:
         with Image.open(Path(skimage.__file__).parent / "data" / name) as opened:
             clean = np.asarray(opened.convert("L"), dtype=np.float64)
-        noisy = clean + 255 * SIGMA * rng.standard_normal(clean.shape)
+        dull = 60 + 0.55 * clean  # so that nothing is cut off
+        noisy = dull + 255 * SIGMA * rng.standard_normal(clean.shape)
         values = np.clip(np.rint(noisy), 0, 255).astype(np.uint8)
         Image.fromarray(values).save(folder / "noisy" / f"{Path(name).stem}.png")
 

@@ -28,12 +28,18 @@ def _total(values: Tensor, weight: Tensor | None = None) -> Tensor:
 
 
 NO_ERROR = 100.0
-"""dB: the PSNR of an estimated MSE that is not positive, as it is where σ is said too large."""
+"""dB: the PSNR of an estimated MSE that is not positive, as it is where σ is said too large, or
+where many pixels are cut off at an end of the range and so have no noise."""
 
 
 def decibels(mse: float) -> float:
     """PSNR = −10 log₁₀ MSE for intensities in [0, 1], at most `NO_ERROR`."""
     return -10 * math.log10(max(mse, 10 ** (-NO_ERROR / 10)))
+
+
+def decibels_in_words(psnr: float) -> str:
+    """An estimated PSNR as it is shown; none where the estimated error is not positive."""
+    return "(not known)" if psnr >= NO_ERROR else f"{psnr:.2f} dB"
 
 
 def rescale(y: Tensor, alpha: Tensor, mu: Tensor, problem: Problem) -> Tensor:

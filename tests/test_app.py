@@ -22,7 +22,7 @@ import pytest
 import tifffile
 import torch
 
-from nediff.app.drawing import diagnosis, message, progress_bar
+from nediff.app.drawing import curve, diagnosis, message, progress_bar
 from nediff.app.example import write_example
 from nediff.app.handlers import Step, arrive, ask, estimate, marked, restore, turn
 from nediff.app.models import Model, open_model
@@ -51,6 +51,7 @@ from nediff.data import (
 )
 from nediff.errors import NediffError
 from nediff.keeping import read_tensors
+from nediff.losses import NO_ERROR
 from nediff.problem import Problem
 from nediff.restorer import Restorer
 from nediff.training.fitting import Plan, plan_run
@@ -1255,3 +1256,13 @@ def test_the_command_tells_programs_its_address_and_ends_at_a_signal() -> None:
         page.send_signal(signal.SIGINT)
         _, said = page.communicate(timeout=120)
     assert said == ""
+
+
+def test_the_curve_leaves_out_what_held_out_images_cannot_tell() -> None:
+    """Where no error is estimated, as of pixels that are cut off, there is no PSNR to draw."""
+    rows = [(10, 1.0, 25.0), (20, 2.0, NO_ERROR), (30, 3.0, 27.0)]
+    drawn = curve(State(True, 100, rows, ""))
+    assert drawn.count("<circle") == 2
+    assert "100.0" not in drawn
+    assert "cannot tell" in curve(State(True, 100, rows[1:2], ""))
+    assert "begins with the first check" in curve(State(True, 100, [], ""))

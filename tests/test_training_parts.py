@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,12 +15,20 @@ from torch import Tensor, nn
 
 from nediff.config import RunConfig
 from nediff.data import Measurements, open_measurements
+from nediff.losses import NO_ERROR, decibels_in_words
 from nediff.operators import LinearOperator
 from nediff.problem import Problem
 from nediff.training import Observer, fit
 from nediff.training.batches import BatchSource
 from nediff.training.ema import EMA
-from nediff.training.fitting import Plan, look_every, peak_rate, plan_run, steps_in
+from nediff.training.fitting import (
+    Plan,
+    look_every,
+    make_trainer,
+    peak_rate,
+    plan_run,
+    steps_in,
+)
 from nediff.training.optimizer import build_optimizer, orthogonalise
 from nediff.training.progress import ProgressLine
 from nediff.training.schedule import learning_rate
@@ -330,3 +339,24 @@ def test_a_mask_keeps_its_batch_however_short_the_run(monkeypatch: pytest.Monkey
     noisy = open_measurements(y, axes="NHW", range=(0, 1))
     config = plan_run(noisy, Problem.inpainting(mask, 0.1), Plan(minutes=0.5), "(test)")
     assert config.training.batch == 16
+
+
+def test_where_held_out_images_cannot_tell_the_newest_weights_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of pixels that are cut off SURE expects noise that is not there: no error is not the best."""
+    estimates = iter([30.0, 29.0, NO_ERROR, NO_ERROR, 60.0])
+    monkeypatch.setattr(SureValidation, "estimated_psnr", lambda *_: next(estimates))
+    noisy = open_measurements(np.random.default_rng(0).random((4, 48, 48)), axes="NHW")
+    plan = Plan(steps=5, size="tiny", batch=2, crop=16)
+    config = plan_run(noisy, Problem.denoising(0.1), plan, "(test)")
+    trainer = make_trainer(config, noisy, None)
+    kept = []
+    for step in range(5):
+        trainer.progress = replace(trainer.progress, step=step + 1)
+        trainer.validate(None)
+        kept.append(trainer.progress.best_step)
+    assert kept == [1, 1, 3, 4, 5]
+    assert trainer.progress.best_psnr == NO_ERROR
+    assert decibels_in_words(NO_ERROR) == "(not known)"
+    assert decibels_in_words(29.876) == "29.88 dB"

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from nediff.app.training import Look, State
 from nediff.diagnosis.diagnose import Noise
+from nediff.losses import NO_ERROR
 from nediff.report.pictures import data_uri, to_picture
 
 Image = NDArray[np.float32]
@@ -16,12 +17,16 @@ Image = NDArray[np.float32]
 
 def curve(state: State, width: int = 560, height: int = 220) -> str:
     """The estimated PSNR against the steps, as SVG."""
-    if not state.rows:
+    known = [row for row in state.rows if row[2] < NO_ERROR]
+    if not known:
         return (
             '<p class="nediff-note">The curve begins with the first check on held-out images.</p>'
+            if not state.rows
+            else '<p class="nediff-note">These images cannot tell how good it is: their noise is '
+            "less than it was said to be, or many pixels are cut off.</p>"
         )
-    steps = [row[0] for row in state.rows]
-    values = [row[2] for row in state.rows]
+    steps = [row[0] for row in known]
+    values = [row[2] for row in known]
     left, right, top, bottom = 46, width - 14, 12, height - 34
     low, high = min(values), max(values)
     margin = max(0.1 * (high - low), 0.1)

@@ -9,6 +9,7 @@ from nediff.app import drawing
 from nediff.app.complaint import complaint
 from nediff.app.training import KINDS, Kind, Look, State, Trainings, look, preview
 from nediff.errors import NediffError
+from nediff.losses import decibels_in_words
 
 Outputs = dict[Any, Any]
 SECONDS = 3.0
@@ -195,7 +196,8 @@ def _bar(state: State) -> str:
     _, seconds, psnr = state.rows[-1]
     left = seconds / max(state.step, 1) * (state.steps - state.about)
     time = "less than a minute" if left < 60 else f"about {math.ceil(left / 60)} minutes"
-    words = f"about step {state.about} of {state.steps}, held-out images about {psnr:.2f} dB"
+    judged = f"held-out images about {decibels_in_words(psnr)}"
+    words = f"about step {state.about} of {state.steps}, {judged}"
     return drawing.progress_bar(state.about / state.steps, f"{words}, {time} left")
 
 

@@ -288,8 +288,9 @@ def _print_blind(blind: Blind, kind: str, units: str) -> None:
     if blind.noise_overstated:
         say(
             "without truth: nothing can be told. These images differ from what is restored by less "
-            "than their noise is said to be, so σ must be too large; give the right one with "
-            "--sigma (`nediff diagnose` estimates it), or train with it.",
+            "than their noise is said to be, so σ must be too large (give the right one with "
+            "--sigma, or train with it), or many pixels are cut off at an end of the range; "
+            "`nediff diagnose` tells.",
             results,
         )
         return

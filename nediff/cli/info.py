@@ -158,7 +158,7 @@ def _noise(s: RunSummary) -> str:
 
 def _estimated(s: RunSummary) -> str:
     if s.estimated_psnr is not None and s.estimated_psnr >= NO_ERROR:
-        return "none: σ is too large for these images"
+        return "none: σ is too large for these images, or many pixels are cut off"
     newest = ", of the newest weights: estimated noise does not tell which are best"
     return _db(s.estimated_psnr) + (newest if s.newest_kept else "")
 

@@ -54,7 +54,7 @@ from nediff.data import (
 )
 from nediff.data.shards import public_name
 from nediff.errors import NediffError
-from nediff.losses import NO_ERROR
+from nediff.losses import NO_ERROR, decibels_in_words
 from nediff.networks import build_denoiser, count_parameters
 from nediff.problem import Problem
 from nediff.processes import Processes, joined
@@ -126,7 +126,7 @@ class TrainingBar:
 
     def on_validation(self, step: int, estimated_psnr: float, best: bool) -> None:
         """Show the newest estimate; off a terminal, a line each."""
-        self.psnr = f"· held-out ≈ {estimated_psnr:.2f} dB"
+        self.psnr = f"· held-out ≈ {decibels_in_words(estimated_psnr)}"
         self.impossible = estimated_psnr >= NO_ERROR
         if self.config is not None and keeps_newest(self.config, step):
             if not self.newest:
@@ -136,8 +136,9 @@ class TrainingBar:
                 )
             self.newest = True
         if not console.is_terminal:
-            mark = " (kept)" if self.newest else " (best)" if best else ""
-            say(f"step {step}: estimated PSNR {estimated_psnr:.2f} dB{mark}")
+            kept = self.newest or self.impossible
+            mark = " (kept)" if kept else " (best)" if best else ""
+            say(f"step {step}: estimated PSNR {decibels_in_words(estimated_psnr)}{mark}")
 
     def on_spread(self, step: int, steps: int) -> None:
         """A bar of its own; off a terminal, one line."""
@@ -566,7 +567,9 @@ def train_with_bar(
     if shown.impossible:
         say(
             "Careful: held-out images differ from what is restored by less than their noise is "
-            "said to be; σ must be too large, and images will be restored too smooth."
+            "said to be; σ must be too large, and images will be restored too smooth; or many "
+            "pixels are cut off at an end of the range, where there is no noise (`nediff diagnose` "
+            "tells)."
         )
     if finished:
         if shown.done == 0:

@@ -106,8 +106,9 @@ def calibrate(
     if before.impossible:
         raise NediffError(
             "These images differ from what is restored by less than their noise is said to be, so "
-            "σ must be too large, and there is no telling what the error bars are off by. Give the "
-            "right level with --sigma, or train with it. Nothing was changed."
+            "σ must be too large, or many pixels are cut off, and there is no telling what the "
+            "error bars are off by. Give the right level with --sigma, or train with it. Nothing "
+            "was changed."
         )
     judged_again = pairs(corrected(restorer, correction), judging, len(fitting) + len(judging))
     after = summarise_pairs(judged_again, SAMPLES)

@@ -143,7 +143,8 @@ def _numbers(judged: Judged) -> str:
         own = found.levels[-1]
         cards.append((f"{own.psnr:.2f} dB", f"PSNR restored, by the truth (SSIM {own.ssim:.4f})"))
     if blind.noise_overstated:
-        cards.append(("none", "PSNR without truth: σ must be too large for these images"))
+        why = "σ is too large for these images, or many pixels are cut off"
+        cards.append(("none", f"PSNR without truth: {why}"))
     else:
         low, high = blind.interval
         words = f"PSNR restored, estimated without truth; {low:.2f} to {high:.2f} (95 %)"

@@ -21,6 +21,7 @@ from torch import Tensor
 from nediff.config import RunConfig
 from nediff.data import Measurements
 from nediff.errors import NediffError
+from nediff.losses import NO_ERROR
 from nediff.networks import build_denoiser, compile_networks
 from nediff.operators import LinearOperator
 from nediff.problem import Problem
@@ -417,8 +418,11 @@ class Trainer:
         )
         step = self.progress.step
         best = psnr > self.progress.best_psnr
-        if best or keeps_newest(self.config, step):
-            self.progress = replace(self.progress, best_psnr=psnr, best_step=step)
+        # an estimate of no error says nothing, nor do later ones: the newest weights are kept
+        unknown = max(psnr, self.progress.best_psnr) >= NO_ERROR
+        if best or unknown or keeps_newest(self.config, step):
+            told = NO_ERROR if unknown else psnr
+            self.progress = replace(self.progress, best_psnr=told, best_step=step)
             self.best = {k: v.clone() for k, v in self.ema.weights.items()}
         if observer is not None:
             observer.on_validation(self.progress.step, psnr, best)

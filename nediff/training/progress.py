@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from nediff.losses import decibels_in_words
 from nediff.training.loop import Observer
 
 EVERY = 0.2
@@ -36,7 +37,7 @@ class ProgressLine:
 
     def on_validation(self, step: int, estimated_psnr: float, best: bool) -> None:
         """Shown from the next step on."""
-        self._psnr = f", held-out ≈ {estimated_psnr:.2f} dB"
+        self._psnr = f", held-out ≈ {decibels_in_words(estimated_psnr)}"
 
     def on_spread(self, step: int, steps: int) -> None:
         """The last part."""
