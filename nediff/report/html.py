@@ -93,7 +93,8 @@ def spread_scale(examples: list[Example]) -> float:
     return float(max(np.quantile(e.sd, 0.995) for e in examples))
 
 
-def _figure(title: str, small: str, picture: PILImage.Image) -> str:
+def figure(title: str, small: str, picture: PILImage.Image) -> str:
+    """A picture with its title, and in smaller letters what else there is to say."""
     return (
         f'<figure><img src="{data_uri(picture)}" alt="{escape(title)}">'
         f"<figcaption><b>{escape(title)}</b> {escape(small)}</figcaption></figure>"
@@ -120,7 +121,7 @@ def _page(report: Report) -> str:
 
 
 def _example(example: Example, top: float) -> str:
-    figures = "\n".join(_figure(*tile) for tile in tiles(example, top))
+    figures = "\n".join(figure(*tile) for tile in tiles(example, top))
     return f'<h3>{escape(example.name)}</h3>\n<div class="grid">{figures}</div>'
 
 
@@ -161,8 +162,8 @@ def _charts(report: Report) -> str:
     evaluation = report.evaluation
     parts = [(charts.psnr_curve(evaluation.levels), _CURVE_TEXT)]
     if evaluation.spread is not None:
-        parts.append((charts.coverage_curve(evaluation.spread), _COVERAGE_TEXT))
-        parts.append((charts.reliability_curve(evaluation.spread), _RELIABILITY_TEXT))
+        parts.append((charts.coverage_curve(evaluation.spread), COVERAGE_TEXT))
+        parts.append((charts.reliability_curve(evaluation.spread), RELIABILITY_TEXT))
     if report.training:
         steps, estimated = zip(*report.training, strict=True)
         parts.append((charts.training_curve(steps, estimated), _TRAINING_TEXT))
@@ -173,10 +174,10 @@ def _charts(report: Report) -> str:
 _CURVE_TEXT = """The data were noisy at one level only. Sampling needs a denoiser for every lower
 level too. It was learned if the blue curve stays well above the grey one to the left, although
 no image of this size that clean was ever seen."""
-_COVERAGE_TEXT = """The calibration plot. For each pixel the samples give an interval that promises
+COVERAGE_TEXT = """The calibration plot. For each pixel the samples give an interval that promises
 to hold the truth with a certain probability. On the line, it does just that; below it, the
 intervals are too narrow; above, too wide."""
-_RELIABILITY_TEXT = """Pixels are sorted by the error the samples predict, and the error they
+RELIABILITY_TEXT = """Pixels are sorted by the error the samples predict, and the error they
 really have is measured. On the line, an error bar is worth what it says, for certain and for
 uncertain pixels alike."""
 _TRAINING_TEXT = """Stein's unbiased risk estimate on noisy images kept out of training. This is how

@@ -16,7 +16,7 @@ from nediff.evaluation.metrics import psnr
 from nediff.losses import decibels
 from nediff.randomness import derive_key
 from nediff.report import charts
-from nediff.report.html import _COVERAGE_TEXT, _RELIABILITY_TEXT, _figure
+from nediff.report.html import COVERAGE_TEXT, RELIABILITY_TEXT, figure
 from nediff.report.pictures import heat, to_picture
 from nediff.report.style import STYLE
 from nediff.restorer import Restorer
@@ -178,14 +178,14 @@ def _example(image: Shown, top: float) -> str:
         return "" if image.truth is None else f"{psnr(picture, image.truth):.2f} dB"
 
     figures = [
-        _figure("measured", quality(image.first), to_picture(image.first)),
-        _figure("restored", quality(image.estimate), to_picture(image.estimate)),
+        figure("measured", quality(image.first), to_picture(image.first)),
+        figure("restored", quality(image.estimate), to_picture(image.estimate)),
     ]
     if len(image.samples):
-        figures.append(_figure("sample", quality(image.samples[0]), to_picture(image.samples[0])))
-        figures.append(_figure("error bar", f"black 0, white {top:.3f}", heat(image.sd, top)))
+        figures.append(figure("sample", quality(image.samples[0]), to_picture(image.samples[0])))
+        figures.append(figure("error bar", f"black 0, white {top:.3f}", heat(image.sd, top)))
     if image.truth is not None:
-        figures.append(_figure("truth", "", to_picture(image.truth)))
+        figures.append(figure("truth", "", to_picture(image.truth)))
     return f'<h3>{escape(image.name)}</h3>\n<div class="grid">{"".join(figures)}</div>'
 
 
@@ -194,8 +194,8 @@ def _charts(found: Evaluation) -> str:
     if found.blind.pairs is not None:
         parts.append((charts.revealed_curve(found.blind.pairs), _REVEALED_TEXT))
     if found.spread is not None:
-        parts.append((charts.coverage_curve(found.spread), _COVERAGE_TEXT))
-        parts.append((charts.reliability_curve(found.spread), _RELIABILITY_TEXT))
+        parts.append((charts.coverage_curve(found.spread), COVERAGE_TEXT))
+        parts.append((charts.reliability_curve(found.spread), RELIABILITY_TEXT))
     if not parts:
         return ""
     inner = "".join(f'<div class="chart">{svg}<p>{text}</p></div>' for svg, text in parts)
