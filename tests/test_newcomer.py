@@ -23,6 +23,7 @@ from nediff.diagnosis.advice import _signal
 from nediff.diagnosis.diagnose import _as_options, _too_dark
 from nediff.evaluation.revealed import Revealed, SpreadClass
 from nediff.noise import Estimate, PoissonGaussian, Whiteness, typical_level
+from nediff.restorer import Restorer
 from nediff.training.metrics import read_metrics
 from tests.command import SIGMA, TINY, float_folder, nediff, noisy, succeeded, tree
 from tests.pictures import clean, measured
@@ -403,3 +404,11 @@ def test_long_work_is_heard_of_where_there_is_no_terminal(
         clock[0] = 0.5 * done
         pulse(done, 100)
     assert capsys.readouterr().err.splitlines() == ["restoring: 60 of 100"]
+
+
+def test_info_says_that_a_run_comes_from_python(run: Path, tmp_path: Path) -> None:
+    """Saved by itself it has no state, and so nothing that could go on."""
+    Restorer.load(run).save(tmp_path / "saved")
+    told = succeeded("info", tmp_path / "saved").out
+    assert "It was saved from Python" in told
+    assert "--resume" not in told

@@ -70,6 +70,7 @@ def test_evaluate_writes_a_page_with_what_noisy_images_say_and_what_the_truth_sa
         told = succeeded(*evaluate, *options)
         assert f"The page is at {page}" in told.err
         text = page.read_text(encoding="utf-8")
+        assert "names and sizes of those that the run was trained on" in text
         for name in pictures:
             assert text.count(f'alt="{name}"') == 3, name
         assert ('alt="sample"' in text) == ("sample" in pictures or "truth" in pictures)
@@ -80,6 +81,9 @@ def test_evaluate_writes_a_page_with_what_noisy_images_say_and_what_the_truth_sa
         assert f"{figures['blind']['estimated_psnr']:.2f} dB" in text
         assert f"{low:.2f} to {high:.2f} (95 %)" in text
     assert f"{figures['levels'][-1]['psnr']:.2f} dB" in text
+    others = float_folder(tmp_path / "others", 3)
+    succeeded("evaluate", run, others, "--html", page, "--samples", 0)
+    assert "trained on" not in page.read_text(encoding="utf-8")
     refused = nediff("evaluate", run, data, "--html", data)
     assert refused.code == 2
     assert "give --html the name of a file" in refused.err

@@ -100,10 +100,10 @@ def _say(correction: Correction, restorer: Restorer, run: Path) -> None:
     several = restorer.config.data.sigmas is not None
     if several or isinstance(restorer.range, StabilisedRange):  # by the image, or by the signal
         noise = f"{share:.3g} times that of the measurement"
+    added = f", with {kind} noise of {noise} added" if correction.floor > 0 else ""
     say(
-        f"From now on samples deviate {correction.factor**0.5:.3f} times as far from the estimate, "
-        f"with {kind} noise of {noise} added; {run / CALIBRATION_FILE} says so, remove it to undo "
-        "this.",
+        f"From now on samples deviate {correction.factor**0.5:.3f} times as far from the estimate"
+        f"{added}; {run / CALIBRATION_FILE} says so, remove it to undo this.",
         results,
     )
     if restorer.problem.kind != "denoising":

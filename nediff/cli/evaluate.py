@@ -137,7 +137,8 @@ def _write_page(
     clean, samples = opened.clean, request.samples
     images = images_to_show(restorer, opened.noisy, clean, samples, request.seed)
     kind = restorer.problem.kind
-    write_judged(Judged(str(request.run), request.images, kind, result, images), path)
+    caution = TRAINED_ON if trained_on(opened.noisy, restorer) else ""
+    write_judged(Judged(str(request.run), request.images, kind, result, images, caution), path)
     say(f"The page is at {path.resolve()}")
 
 
@@ -175,14 +176,22 @@ def _opened(restorer: Restorer, request: EvaluateRequest) -> Opened:
     return Opened(noisy, trimmed(noisy, images, problem), lower)
 
 
+TRAINED_ON = (
+    "Careful: these images have the names and sizes of those that the run was trained on. If they "
+    "are the same, all but a few are known to it, and it looks better than it is and surer; give "
+    "others."
+)
+
+
 def warn_if_trained_on(images: Measurements, restorer: Restorer) -> None:
     """A word where the images are those of the training, as far as names and sizes tell."""
-    if images.fingerprint == restorer.config.data.fingerprint:
-        say(
-            "Careful: these images have the names and sizes of those that the run was trained on. "
-            "If they are the same, all but a few are known to it, and it looks better than it is "
-            "and surer; give others."
-        )
+    if trained_on(images, restorer):
+        say(TRAINED_ON)
+
+
+def trained_on(images: Measurements, restorer: Restorer) -> bool:
+    """Whether they have the names and sizes of those of the training."""
+    return images.fingerprint == restorer.config.data.fingerprint
 
 
 def with_needed_levels(

@@ -37,7 +37,9 @@ def run_info(run: Path, json_file: Path | None) -> None:
     for words, of in _ROWS:
         table.add_row(words, of(summary))
     results.print(table)
-    if not summary.finished:
+    if summary.usable and not summary.steps_done:
+        say("It was saved from Python; how its training went is not kept with it.", results)
+    elif not summary.finished:
         say("It is not finished: the `nediff train` that began it goes on with --resume.", results)
 
 

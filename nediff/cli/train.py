@@ -568,8 +568,8 @@ def train_with_bar(
         say(
             "Careful: held-out images differ from what is restored by less than their noise is "
             "said to be; σ must be too large, and images will be restored too smooth; or many "
-            "pixels are cut off at an end of the range, where there is no noise (`nediff diagnose` "
-            "tells)."
+            "pixels are cut off at an end of the range (`nediff diagnose` tells), where there is "
+            "no noise, and what is dark or bright there will be restored too grey."
         )
     if finished:
         if shown.done == 0:

@@ -58,6 +58,8 @@ class Judged:
     """What the instrument does (`Problem.kind`)."""
     evaluation: Evaluation
     images: list[Shown]
+    caution: str = ""
+    """What is to be known before the numbers are believed."""
 
 
 def write_judged(judged: Judged, path: Path) -> None:
@@ -122,6 +124,7 @@ def _page(judged: Judged) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title><style>{STYLE}</style></head><body><main>
 <h1>{escape(title)}</h1>
+{f"<p><b>{escape(judged.caution)}</b></p>" if judged.caution else ""}
 {_numbers(judged)}
 <h2>Some of the images</h2>
 {_PICTURES_TEXT}
